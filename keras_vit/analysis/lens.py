@@ -12,8 +12,8 @@ from keras import ops
 
 from keras_vit.analysis.features import Features, features
 from keras_vit.analysis.inner import vision_transformer_in
-from keras_vit.model.classifiers import has_head
 from keras_vit.model.layer_lookup import before_heads, head_layers, pooling
+from keras_vit.model.outputs import output_spec
 from keras_vit.model.vision_transformer import VisionTransformer
 
 
@@ -43,7 +43,7 @@ def logit_lens(model: keras.Model, images: Any, blocks: Sequence[int] | None = N
         ValueError: for a model without a head, and as `features`.
     """
     inner = vision_transformer_in(model)
-    if not has_head(inner):
+    if output_spec(inner).activation is None:
         raise ValueError(f"a model must have a head for what a patch answers.\nReceived: {inner.name!r} without one.")
     found = features(model, images, blocks, batch_size=batch_size)
     stages = [name for name in found.maps if name not in found.prefix_tokens]

@@ -20,8 +20,8 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int
 from keras_vit.files import expand_path
 from keras_vit.images.read import read_image
-from keras_vit.model.classifiers import has_head, names_of_outputs, output_activation
 from keras_vit.model.layer_lookup import encoder_blocks, patch_embedding, position_layers
+from keras_vit.model.outputs import names_of_outputs, output_spec
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.pages.formatting import printable
 from keras_vit.pages.html import picture_uri, write_page
@@ -134,13 +134,14 @@ def _seen(model: VisionTransformer, name: str, pixels: np.ndarray, names: Sequen
 
 def _best(model: VisionTransformer, prepared: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """Numbers and scores of the best classes; logits become probabilities by softmax, a single one by the sigmoid."""
-    if not has_head(model):
+    spec = output_spec(model)
+    if not spec.classifies:
         return np.zeros(0, int), np.zeros(0)
     outputs = ops.convert_to_numpy(model(prepared, training=False))[0].astype("float64")
     best = np.argsort(-outputs, kind="stable")[:top]
-    if output_activation(model) == "linear" and len(outputs) == 1:
+    if spec.kind == "logits" and len(outputs) == 1:
         outputs = 1 / (1 + np.exp(-outputs))
-    elif output_activation(model) == "linear":
+    elif spec.kind == "logits":
         outputs = np.exp(outputs - outputs.max())
         outputs /= outputs.sum()
     return best, outputs[best]
@@ -231,7 +232,7 @@ def _sprite(rows: np.ndarray) -> dict[str, Any]:
 
 
 def _check_names(model: VisionTransformer, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    classes = model.output_shape[-1]
+    classes = output_spec(model).size
     if class_names is None:
         return names_of_outputs(model)
     if len(class_names) != classes:

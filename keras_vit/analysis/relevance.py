@@ -15,6 +15,7 @@ from keras_vit.analysis.inner import check_attends_to_all, prepared_batches, vis
 from keras_vit.annotations import Tensor
 from keras_vit.kernels.capture import recording, watching
 from keras_vit.model.layer_lookup import encoder_blocks, pooling
+from keras_vit.model.outputs import output_spec
 from keras_vit.model.vision_transformer import VisionTransformer
 
 
@@ -132,7 +133,7 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 
 def _check_classes(model: keras.Model, classes: Sequence[int] | np.ndarray, images: Tensor) -> np.ndarray:
-    chosen, count = np.asarray(classes), model.output_shape[-1]
+    chosen, count = np.asarray(classes), output_spec(model).size
     if chosen.shape != (len(images),) or chosen.dtype.kind not in "iu" or not ((chosen >= 0) & (chosen < count)).all():
         raise ValueError(
             f"`classes` must have an integer in [0, {count}) for each image.\n"

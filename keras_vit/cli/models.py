@@ -40,9 +40,8 @@ def check_model(arguments: Namespace) -> Any:
 
 
 def names_of(model: Any, names: Sequence[str] | None) -> Sequence[str]:
-    classes = model.output_shape[-1]
-    if names is not None and len(names) == classes:
-        return names
-    from keras_vit.model.classifiers import names_of_outputs
+    from keras_vit.model.outputs import names_of_outputs, output_spec
 
+    if names is not None and len(names) == output_spec(model).size:
+        return names
     return names_of_outputs(model)

@@ -121,11 +121,11 @@ def _answer(model: Any, image: Any, count: int) -> Any:
 def _probabilities(model: Any, scores: Any) -> Any:
     import numpy as np
 
-    from keras_vit.model.classifiers import ends_in_logits
+    from keras_vit.model.outputs import output_spec
 
     if not np.isfinite(scores).all():
         raise ValueError("the model's scores are not finite, so its weights are damaged.")
-    if not ends_in_logits(model):
+    if output_spec(model).kind != "logits":
         return scores
     powers = np.exp(scores - scores.max())
     return powers / powers.sum()

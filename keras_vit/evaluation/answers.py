@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from keras_vit.config.heads import OutputSpec
 from keras_vit.model.input_checks import in_bytes
 
 
@@ -13,7 +14,7 @@ class Classifier(Protocol):
 
     name: str
     preprocessing: Any
-    output_shape: Any
+    output_spec: OutputSpec
 
     def predict_on_batch(self, x: Any) -> Any:
         """One row of outputs for each image of a batch."""

@@ -11,8 +11,8 @@ from keras_vit.data.lost_photos import naming_lost_photos
 from keras_vit.evaluation.answers import Classifier, answers
 from keras_vit.evaluation.metrics import Evaluation, measure_batches
 from keras_vit.evaluation.real_labels import check_imagenet, image_numbers, read_real_labels, real_accuracy
-from keras_vit.model.classifiers import ends_in_logits, output_activation
 from keras_vit.model.image_model import check_takes_images
+from keras_vit.model.outputs import output_spec
 
 
 def evaluate(
@@ -61,7 +61,7 @@ def evaluate(
         numbers = image_numbers(examples)  # first, since the scores take minutes
     began = time.perf_counter()
     with naming_lost_photos(examples):
-        result = measure_batches(answers(model, dataset), names, ends_in_logits(model))
+        result = measure_batches(answers(model, dataset), names, output_spec(model).kind == "logits")
     if real is not None:
         found, count = real_accuracy(result.predictions, numbers, real)
         result = dataclasses.replace(result, real_accuracy=found, real_count=count)
@@ -69,7 +69,7 @@ def evaluate(
 
 
 def _check_output(model: Classifier) -> None:
-    activation = output_activation(model)
+    activation = output_spec(model).activation
     if activation not in ("linear", "softmax"):
         ending = "has no head" if activation is None else f"ends in {activation}"
         raise ValueError(
@@ -98,7 +98,7 @@ def _prepared(
 
 
 def _agreed_names(model: Classifier, names: Sequence[str] | None, expected: Sequence[str] | None) -> Sequence[str]:
-    classes = model.output_shape[-1]
+    classes = output_spec(model).size
     expected = names if expected is None else tuple(expected)
     names = expected if names is None else tuple(names)
     names = tuple(map(str, range(classes))) if names is None else names

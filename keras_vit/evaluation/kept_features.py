@@ -22,8 +22,8 @@ from keras_vit.data.source import Source
 from keras_vit.evaluation.answers import answers
 from keras_vit.evaluation.fingerprint import fingerprint_of
 from keras_vit.files import atomic_write, expand_path, open_regular
-from keras_vit.model.classifiers import answering_network
 from keras_vit.model.image_model import ImageModel, check_image_model
+from keras_vit.model.outputs import inference_model
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.download.environment import features_dir
@@ -120,7 +120,7 @@ def _check_model(model: ImageModel) -> None:
 def _computed(model: ImageModel, source: Source, split: str, batch_size: int) -> FeatureSet:
     from keras_vit.data import load_dataset
 
-    network = answering_network(model)
+    network = inference_model(model)
     network = keras.Model(network.input, network.output["features"])
     dataset: Any = load_dataset(
         source, split, batch_size=batch_size, preprocessing=model.preprocessing, shard=(0, 1)

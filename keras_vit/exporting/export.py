@@ -26,10 +26,10 @@ from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
 from keras_vit.exporting.writers import Writer
-from keras_vit.model.classifiers import ends_in_logits, has_head, names_of_outputs
 from keras_vit.model.copies import with_input_shape
 from keras_vit.model.image_model import ImageModel, check_takes_images
 from keras_vit.model.layer_lookup import own_operations
+from keras_vit.model.outputs import names_of_outputs
 from keras_vit.model.precision import in_precision, is_quantized
 from keras_vit.pages.cards import Card, write_card
 
@@ -130,7 +130,7 @@ def export(
         precision=precision,
         labels=names,
         top_k=min(limits.pop("top_k"), len(names or ())),
-        activation=activation if names and ends_in_logits(original) else "none",
+        activation=activation if names and original.output_spec.kind == "logits" else "none",
         name=name,
         jit_compile=jit_compile,
         calibration_photos=calibration,
@@ -226,10 +226,10 @@ def check_exportable(model: Any) -> None:
             "layers of your own in front of a model are not served: what pixels they take is not known.\n"
             f"Received: {model.name!r} with {', '.join(map(repr, own))}. Write the whole by Keras' `model.export`."
         )
-    if len(model.output_shape) != 2:
+    if not model.output_spec.one_row:
         raise ValueError(
             "an exported model gives one row for each image, (B, K) or (B, D).\n"
-            f'Received: {model.name!r} with {model.output_shape}. Build it with another `pooling` than "none".'
+            f'Received: {model.name!r} with {model.output_spec.shape}. Build it with another `pooling` than "none".'
         )
 
 
@@ -241,7 +241,7 @@ def _batch_size(asked: int | str | None, format: str, model: ImageModel) -> int 
 
 
 def _check_activation(model: ImageModel, activation: str, classes: int) -> None:
-    if classes == 1 and activation == "softmax" and ends_in_logits(model):
+    if classes == 1 and activation == "softmax" and model.output_spec.kind == "logits":
         raise ArgumentError(
             'the score of a single class is 1 after a softmax, whatever the image.\nReceived: activation="softmax", '
             f'{model.name!r} with one class. Pass activation="sigmoid".',
@@ -321,14 +321,14 @@ def _resized(model: ImageModel, image_size: tuple[int | None, int | None] | str 
 
 def _names(model: ImageModel, labels: Sequence[str] | np.ndarray | None, activation: str) -> tuple[str, ...] | None:
     """K names, or `None` for a model without a head; raises if the activation makes no scores of that many."""
-    if not has_head(model):
+    if not model.output_spec.classifies:
         if labels is not None:
             raise ArgumentError(
                 "`labels` name the classes of a head.\nReceived: labels for a model without a head.",
                 parameters=("labels",),
             )
         return None
-    classes = model.output_shape[-1]
+    classes = model.output_spec.size
     _check_activation(model, activation, classes)
     if labels is None:
         return names_of_outputs(model)

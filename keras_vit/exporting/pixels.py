@@ -9,7 +9,7 @@ from keras_vit.annotations import Tensor
 from keras_vit.exporting.task import ExportTask
 from keras_vit.images.preprocessing import scaled
 from keras_vit.kernels.chunked_attention import without_blocks
-from keras_vit.model.classifiers import answering_network
+from keras_vit.model.outputs import inference_model
 
 OUTPUTS = ("logits", "scores", "features")  # in a file with an order of outputs the first one is the answer
 
@@ -32,7 +32,7 @@ def pixel_module(task: ExportTask) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.network = answering_network(task.model)
+            self.network = inference_model(task.model)
 
         def answers(self, images: Tensor) -> dict[str, Tensor]:
             found = self.network(images, training=False)

@@ -20,8 +20,8 @@ from keras_vit.exporting.budget import affordable, give_back, photos_at_once
 from keras_vit.exporting.report import Drift, ExportError, Runtime
 from keras_vit.exporting.sample_photos import resized
 from keras_vit.exporting.task import ExportTask
-from keras_vit.model.classifiers import answering_network, has_head
 from keras_vit.model.image_model import ImageModel
+from keras_vit.model.outputs import inference_model
 
 Answers: TypeAlias = Mapping[str, np.ndarray]  # by the name of the output
 
@@ -117,7 +117,7 @@ def compare(
     drift = _drifts(wanted, found, task.precision)
     if runtime.photos is not None and model.preprocessing.resize != "none":
         drift += _drifts_of_files(reference, runtime.photos, photos, task)
-    return tuple(drift), _agreement(wanted, found) if has_head(model) else None
+    return tuple(drift), _agreement(wanted, found) if model.output_spec.classifies else None
 
 
 def image_size(model: ImageModel) -> tuple[int, int]:
@@ -158,7 +158,7 @@ class Reference:
         self._last: tuple[np.ndarray, dict[str, np.ndarray]] | None = None
         self.prepares = prepares
         self.activation = activation
-        network = answering_network(model)
+        network = inference_model(model)
         call: Any = functools.partial(network, training=False)
         if traced:
             images = tf.TensorSpec(model.inputs[0].shape, tf.float32)

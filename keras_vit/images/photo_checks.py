@@ -183,7 +183,7 @@ def fault_of_header(data: bytes) -> str | None:
         return "empty file"
     if not data.startswith((JPEG_START, PNG_START)):
         return _other_format(data)
-    return None if _has_header_and_end(data) else reason_of_damage(data)  # libjpeg would print about a truncated one
+    return None if _is_complete(data) else reason_of_damage(data)  # libjpeg would print about a truncated one
 
 
 def reason_of_pixels(pixels: int) -> str:
@@ -205,7 +205,7 @@ def _fault_by_pillow(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
     return None
 
 
-def _has_header_and_end(data: bytes) -> bool:
+def _is_complete(data: bytes) -> bool:
     """Whether a PNG starts with its header chunk, or a JPEG has an end marker behind its last header."""
     if data.startswith(PNG_START):
         return data.startswith(HEADER, len(PNG_START)) and len(data) >= PNG_HEADER_END

@@ -11,12 +11,13 @@ from keras import ops
 from keras_vit import layers
 from keras_vit.annotations import Pair, Shape, Variable
 from keras_vit.checks import check_choice
+from keras_vit.config.heads import FLOAT32_LAYERS
 from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.config.relative_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE_METHODS
 from keras_vit.layers.configurable import at_least_float32
 from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.deferred import deferred_variables, discard, float32_copy, initialise
-from keras_vit.model.graph import ENDS, check_input_shape, known_grid, record_for
+from keras_vit.model.graph import check_input_shape, known_grid, record_for
 from keras_vit.model.image_model import ImageModel, check_takes_images
 
 _Model = TypeVar("_Model", bound=ImageModel)
@@ -104,6 +105,7 @@ def bare_copy(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
         preprocessing=record_for(input_shape, model.preprocessing),
         weights_facts=model.weights_facts,
         class_names=model.class_names,
+        head_kind=model.head_kind,
         similarity=model.similarity,
     )
 
@@ -179,7 +181,7 @@ def _by_place(layer: keras.layers.Layer) -> dict[str, Variable]:
 def _clone_layer(layer: keras.layers.Layer, grid: Pair | None, dtype: Any) -> keras.layers.Layer:
     config = layer.get_config()
     if dtype is not None:
-        config["dtype"] = at_least_float32(dtype) if layer.name in ENDS else dtype
+        config["dtype"] = at_least_float32(dtype) if layer.name in FLOAT32_LAYERS else dtype
     if isinstance(layer, (layers.AddPositionEmbs, layers.RelativeBias)) and grid is not None:
         config["grid"] = grid
     if grid is not None and config.get("relative_patches") is not None:

@@ -30,8 +30,6 @@ from keras_vit.model.vision_transformer import VisionTransformer
 
 _MOST_COLOURS = 4  # channels of a photo
 _OF_THE_ENCODER = ("num_layers", "attention", "pre_norm")  # fields of `Blocks` that no single block computes by
-# Layers of at least float32.
-ENDS = ("projection", "unit_length", "head", "head_distillation", "average", "activation")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, cast
 import keras
 
 from keras_vit.annotations import Arguments, FilePath, Tensor
-from keras_vit.checks import check_process
+from keras_vit.checks import check_choice, check_process
+from keras_vit.config.heads import DEFAULT_HEAD, WITH_HEAD, OutputSpec
 from keras_vit.images.byte_scaling import is_bytes, scaled_bytes
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.keras_private import is_written_to_hdf5
@@ -35,7 +36,7 @@ from keras_vit.model.input_checks import (
     sharing_batches,
 )
 from keras_vit.model.layer_lookup import head_layers, mark_depths, own_operations, stem
-from keras_vit.model.logits_check import LogitsError, check_reads_outputs
+from keras_vit.model.outputs import LogitsError, check_reads_outputs, spec_of_layers
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.slow_calls import warn_of_integers
 from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
@@ -53,6 +54,8 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         weights_facts: of loaded weights what no tensor tells, as the activation and the rule that resizes positions:
             `{name: (value, who says so)}`, which is a published record, a config, or the software of the file.
         class_names: names of the K outputs, as a run sets them; `None` where they are not known.
+        head_kind: what the head answers, one of `config.heads.WITH_HEAD`: `"classes"` of which one is right, `"labels"`
+            of which several may be, or `"numbers"`.
         similarity: `(logit_scale, logit_bias)` of CLIP's and SigLIP's files, for `zero_shot`; `None` where not known.
     """
 
@@ -70,6 +73,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         weights_facts: Mapping[str, Sequence[str]] | None = None,
         class_names: Sequence[str] | None = None,
         similarity: Sequence[float] | None = None,
+        head_kind: str = DEFAULT_HEAD,
         **kwargs: Any,
     ) -> None:
         check_process()
@@ -83,6 +87,8 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         self.weights_facts = {name: (value, who) for name, (value, who) in (weights_facts or {}).items()}
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
         self.similarity: tuple[float, float] | None = None if similarity is None else (similarity[0], similarity[1])
+        check_choice("head_kind", head_kind, WITH_HEAD)
+        self.head_kind = head_kind
         for layer in self.layers:
             freeze_inside(layer)  # of a user's own too
         mark_depths(self)
@@ -95,6 +101,11 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
     def image_shape(self) -> tuple:
         """`(H, W, C)` of the images that the model's first layer gets; H and W may be `None`."""
         return tuple(stem(self).input.shape[1:])
+
+    @property
+    def output_spec(self) -> OutputSpec:
+        """What the model puts out: logits, scores, numbers, an embedding or tokens, with shape and activation."""
+        return spec_of_layers(self, self.head_kind)
 
     @property
     def classes(self) -> int:
@@ -284,6 +295,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             ),
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             **({} if self.similarity is None else {"similarity": list(self.similarity)}),
+            **({} if self.head_kind == DEFAULT_HEAD else {"head_kind": self.head_kind}),
         }
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Tensor, Variable
+from keras_vit.config.heads import HEADS
 from keras_vit.config.parts import INPUT, Part
 from keras_vit.layers import AddPositionEmbs, AxialBlock, RelativeBias, RotaryPositions, TransformerBlock
 from keras_vit.layers.configurable import ConfiguredLayer
 from keras_vit.layers.norms import RMSNorm
 from keras_vit.layers.sublayers import flatten_layers
 
-HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
 # Layers of ours that are of Keras' classes.
 _OF_KERAS = (
     *HEADS,

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 
 import keras
 
-from keras_vit.model.classifiers import ends_in_logits
 from keras_vit.model.copies import copy_weights
 from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.graph import Head, build_graph, known_grid
-from keras_vit.model.layer_lookup import encoder_blocks, head_layers, layer_named, own_operations, position_layers
+from keras_vit.model.layer_lookup import encoder_blocks, layer_named, own_operations, position_layers
 from keras_vit.model.precision import is_quantized
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
@@ -66,16 +65,15 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
         images = keras.Input(shape, name=model.inputs[0].name)
         copy = build_graph(images, config, _head(model), None, model.name, model.preprocessing, resize_method)
     copy.weights_report = model.weights_report + copy_weights(model, copy, None)
-    copy.weights_facts = model.weights_facts
+    copy.weights_facts, copy.head_kind = model.weights_facts, model.head_kind
     return copy
 
 
 def _head(model: VisionTransformer) -> Head:
-    heads = head_layers(model)
-    if not heads:
+    if not model.classes:
         return Head(0, None)
-    last = layer_named(model, "activation") or heads[0]
-    return Head(heads[0].units, None if ends_in_logits(model) else last.activation)
+    last = layer_named(model, "activation") or layer_named(model, "head")
+    return Head(model.classes, None if model.output_spec.kind == "logits" else last.activation)
 
 
 @contextlib.contextmanager

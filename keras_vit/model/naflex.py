@@ -126,6 +126,7 @@ def naflex(model: VisionTransformer) -> NaFlexModel:
         weights_report=model.weights_report,
         weights_facts=model.weights_facts,
         class_names=model.class_names,
+        head_kind=model.head_kind,
         similarity=model.similarity,
     )
 

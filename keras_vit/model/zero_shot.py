@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import ArgumentError, check_number, with_parameters
-from keras_vit.model.classifiers import check_logits
 from keras_vit.model.graph import Head, classifier, embedding
 from keras_vit.model.layer_lookup import head_layers
+from keras_vit.model.outputs import check_no_activation
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 _LARGEST_SCALE = 20  # exp(20) is 4.9e8; published models stay below exp(5)
@@ -63,7 +63,7 @@ def zero_shot(
     """
     _check_tower(model)
     heads, config = head_layers(model), model.config
-    texts = _unit_embeddings(text_embeddings, model.output_shape[-1])
+    texts = _unit_embeddings(text_embeddings, model.output_spec.size)
     scale, bias = _scale_and_bias(model, logit_scale, logit_bias)
     if isinstance(class_names, str):
         raise with_parameters(
@@ -93,7 +93,7 @@ def zero_shot(
 
 def _check_tower(model: VisionTransformer) -> None:
     check_vision_transformer(model)
-    check_logits(model)
+    check_no_activation(model)
     config = model.config
     if config.distilled or config.unit_length or config.pooling == "none":
         raise ValueError(

@@ -42,23 +42,23 @@ def open_named(given: str, weights: str | None = None, reads_classes: bool = Tru
 
     variant, named = found
     file = find_file(named, variant)
-    has_head = bool(file.record.classes if file.record else _look_into(file.path).classes)
-    if reads_classes and has_head and _embeds(file):
+    classifies = bool(file.record.classes if file.record else _look_into(file.path).classes)
+    if reads_classes and classifies and _embeds(file):
         raise ValueError(
             "the weights must have a classifier.\n"
             f"Received: {given}, an image tower. Its outputs are an embedding and no classes: compare it "
             "with embeddings of texts, `keras_vit.zero_shot`, train a classifier on it, `keras-vit finetune "
             "--weights`, or measure its features, `keras-vit evaluate --probe`."
         )
-    if reads_classes and not has_head:
+    if reads_classes and not classifies:
         raise ValueError(
             "the weights must have a classifier.\n"
             f"Received: {given}, an encoder without one. Train one on it, `keras-vit finetune --weights`, or "
             "measure its features, `keras-vit evaluate --probe`."
         )
     if variant is not None and variant in RESNETS:
-        return build_resnet(variant, has_head, named), RunFacts()
-    return build(variant, has_head, named), RunFacts()
+        return build_resnet(variant, classifies, named), RunFacts()
+    return build(variant, classifies, named), RunFacts()
 
 
 def _embeds(file: WeightsFile) -> bool:
@@ -141,10 +141,10 @@ def load_run(place: Path) -> tuple[Any, RunFacts]:
     _check_loaded(model, file)
     if run.class_names is None:
         return model, dataclasses.replace(run, class_names=model.class_names)
-    if len(run.class_names) != model.output_shape[-1]:
+    if len(run.class_names) != model.output_spec.size:
         raise ValueError(
             "config.json must name the classes of the model beside it.\n"
-            f"Received: {config} with {len(run.class_names)} names, and {file} with {model.output_shape[-1]} outputs."
+            f"Received: {config} with {len(run.class_names)} names, and {file} with {model.output_spec.size} outputs."
         )
     return model, run
 

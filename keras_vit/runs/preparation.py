@@ -292,10 +292,10 @@ def _check_is_built(options: FinetuneOptions) -> None:
 
 
 def _check_fits(model: Any, source: Source) -> None:
-    if model.output_shape[-1] != len(source.class_names) or None in model.input_shape[1:]:
+    if model.output_spec.size != len(source.class_names) or None in model.input_shape[1:]:
         raise ValueError(
             "the model must have one output for each class of the data, and images of one size.\n"
-            f"Received: {model.name!r} from {model.input_shape} to {model.output_shape}, "
+            f"Received: {model.name!r} from {model.input_shape} to {model.output_spec.shape}, "
             f"{len(source.class_names)} classes."
         )
 

@@ -44,7 +44,7 @@ class Progress(keras.callbacks.Callback):
         self._done = self._compiled = self._epoch = 0  # steps; steps that the clock leaves out; epochs
         self._passed = 0  # steps of this epoch that another process made, which take no time
         self._in_epoch = 0  # steps of the epoch
-        self._told = self._has_head = False  # how long the run will take; whether the table has begun
+        self._told = self._table_begun = False  # how long the run will take; whether the table has begun
         self._said_at = 0.0
         self._show_bar = say is print and shows_bars()
 
@@ -128,8 +128,8 @@ class Progress(keras.callbacks.Callback):
         speed = self._epoch_steps * self.plan.batch_size / max(seconds, 1e-9)
         left = self.seconds_left() if epoch + 1 < self.plan.epochs else None
         head, row = _rows(epoch, self.plan.epochs, logs or {}, speed, left)
-        if not self._has_head:
-            self._has_head = True
+        if not self._table_begun:
+            self._table_begun = True
             self._say(head)
         self._say(row)
         if not epoch:

@@ -11,11 +11,10 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice, check_number
-from keras_vit.model.classifiers import check_logits, ends_in_logits
 from keras_vit.model.deferred import is_spread
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_lookup import head_layers
-from keras_vit.model.logits_check import check_reads_outputs
+from keras_vit.model.outputs import check_no_activation, check_reads_outputs, output_spec
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.vision_transformer import VisionTransformer
 
@@ -122,10 +121,11 @@ class Distiller(ReplicatedModel, keras.Model):
         self.teacher = teacher
         self.teacher.trainable = False
         self._heads = keras.Model(student.input, _logits_of_both_heads(student), name="heads")
-        if teacher.output_shape != student.output_shape:
+        outputs = student.output_spec.shape, output_spec(teacher).shape
+        if outputs[0] != outputs[1]:
             raise ValueError(
                 "student and teacher must score the same classes.\n"
-                f"Received: outputs {student.output_shape} of the student, {teacher.output_shape} of the teacher."
+                f"Received: outputs {outputs[0]} of the student, {outputs[1]} of the teacher."
             )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -189,12 +189,12 @@ def _check_teacher(student: keras.Model, teacher: keras.Model) -> None:
             "`keras_vit.with_input_shape` gives a Vision Transformer of another size."
         )
     if isinstance(teacher, ImageModel):
-        check_logits(teacher, "teacher")
+        check_no_activation(teacher, "teacher")
 
 
 def _logits_of_both_heads(student: ImageModel) -> list[Tensor]:
     heads = head_layers(student)
-    if len(heads) != 2 or not ends_in_logits(student):
+    if len(heads) != 2 or student.output_spec.kind != "logits":
         raise ValueError(
             "the student must have two heads and logits as its output.\n"
             f"Received: {student.name!r}. Build it with `distilled=True`, without `classifier_activation`."

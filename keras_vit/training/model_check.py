@@ -3,8 +3,8 @@
 from typing import Any
 
 from keras_vit.config.recipes import Recipe
-from keras_vit.model.classifiers import check_logits, has_head
 from keras_vit.model.image_model import ImageModel
+from keras_vit.model.outputs import check_no_activation
 
 
 def check_model(model: Any, recipe: Recipe) -> None:
@@ -14,12 +14,12 @@ def check_model(model: Any, recipe: Recipe) -> None:
             "`model` must be a VisionTransformer or ResNet that knows its config, as the builders give it.\n"
             f"Received: {model!r}."
         )
-    if not has_head(model):
+    if model.output_spec.activation is None:
         raise ValueError(
             "a recipe trains a classifier, so the model must have a head.\n"
             f"Received: {model.name!r} without one. Build it with `include_top=True` and `classes=...`."
         )
-    check_logits(model)
+    check_no_activation(model)
     _check_fields(model, recipe)
 
 

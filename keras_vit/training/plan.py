@@ -14,8 +14,8 @@ import keras
 from keras_vit.annotations import Arguments, LastGood
 from keras_vit.checks import ArgumentError, check_choice, check_positive, check_positive_int, check_steps, with_hints
 from keras_vit.config.recipes import Recipe, find_recipe
-from keras_vit.model.classifiers import initialise_head
 from keras_vit.model.image_model import ImageModel
+from keras_vit.model.outputs import initialize_head
 from keras_vit.pages.formatting import format_titled, plural
 from keras_vit.training.callbacks import NonFiniteGuard, StopAfterSteps
 from keras_vit.training.layer_decay import check_layer_decay
@@ -101,7 +101,7 @@ class Plan:
             TypeError: if it is neither.
         """
         check_model(model, self.recipe)
-        initialise_head(model, self.recipe.head_bias, head)
+        initialize_head(model, self.recipe.head_bias, head)
 
     def schedule(self) -> keras.optimizers.schedules.LearningRateSchedule:
         """The learning rate by step."""

@@ -208,19 +208,19 @@ def without_end(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
     return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
 
 
-def with_end_of(checkpoint: Checkpoint, has_head: bool) -> Checkpoint:
+def with_end_of(checkpoint: Checkpoint, classifies: bool) -> Checkpoint:
     """The checkpoint without its classifier, or without what the classifier reads nothing of.
 
     Some software pools otherwise for a classifier than for the encoder's own vector. A remark says what is set aside.
 
     Args:
         checkpoint: of a Vision Transformer.
-        has_head: whether the model has a classifier; else it gives the encoder's own vector.
+        classifies: whether the model has a classifier; else it gives the encoder's own vector.
     """
     tensors, remarks = dict(checkpoint.tensors), list(checkpoint.remarks)
     computed = DIALECTS[checkpoint.dialect].classifier if HEAD_KERNEL in tensors else {}
     lacking = ("pooling", *(LAST_NORMS.values() if computed.get("final_norm") == "none" else ()))
-    for layer in (lacking if has_head else ("head",)) if computed else ():
+    for layer in (lacking if classifies else ("head",)) if computed else ():
         remarks += set_aside(tensors, layer)
     return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
 

@@ -288,7 +288,7 @@ def read_checkpoint(
             similarity=similarity_of(file),
             remarks=(
                 *others_in(dialect, prefix, file.entries),
-                *remarks_on(file, (dialect, prefix), beside, has_head=HEAD_KERNEL in tensors),
+                *remarks_on(file, (dialect, prefix), beside, classifies=HEAD_KERNEL in tensors),
                 *said.remarks,
                 *families.assumed(dialect, tensors, said.fields),
             ),

@@ -74,7 +74,7 @@ def convert_checkpoint(
     check_architecture(dialect, checkpoint.is_resnet, checkpoint.path)
     _check_whole(checkpoint)
     check_pre_logits(checkpoint, checkpoint.tensors)
-    read = with_end_of(checkpoint, has_head=True)
+    read = with_end_of(checkpoint, classifies=True)
     for line in read.remarks[len(checkpoint.remarks) :]:
         _warn(f"{line}, which the classifier does not read.")
     return write_checkpoint(read, destination, dialect)

@@ -97,7 +97,7 @@ def load_checkpoint(
         check_choice("resize_method", resize_method, ANY_RESIZE_METHODS)
     checkpoint = read_checkpoint(path, grid=grid)
     if HEAD_KERNEL in weight_paths(model):
-        checkpoint = with_end_of(checkpoint, has_head=True)
+        checkpoint = with_end_of(checkpoint, classifies=True)
     return fill(model, checkpoint, resize_method=resize_method, strict=strict)
 
 
@@ -222,9 +222,9 @@ def _adapt(
 
 def _check_as_it_is(checkpoint: Checkpoint, report: list[str], variables: Mapping[str, Any]) -> None:
     """Raises for lines on anything but the end of the file, where the model has no head."""
-    has_head = any(path.split("/")[0] in HEADS.values() for path in variables)
+    classifies = any(path.split("/")[0] in HEADS.values() for path in variables)
     used = [line for line in report if not line.endswith(NO_PASS)]
-    adapted = [line for line in used if has_head or not _LEFT_OUT.fullmatch(line)]
+    adapted = [line for line in used if classifies or not _LEFT_OUT.fullmatch(line)]
     if not adapted:
         return
     raise CheckpointError(

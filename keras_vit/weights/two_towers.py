@@ -27,7 +27,7 @@ def similarity_of(file: TensorFile | ShardedFile) -> tuple[float, float] | None:
 
 
 def remarks_on(
-    file: TensorFile | ShardedFile, layout: tuple[str, str], beside: Sequence[str], has_head: bool
+    file: TensorFile | ShardedFile, layout: tuple[str, str], beside: Sequence[str], classifies: bool
 ) -> tuple[str, ...]:
     """Lines on what a file has beside the weights.
 
@@ -35,9 +35,9 @@ def remarks_on(
         file: with these arrays.
         layout: dialect and prefix of the weights.
         beside: names of all that are not read.
-        has_head: whether a head is among the weights.
+        classifies: whether a head is among the weights.
     """
-    on_head = () if has_head else _on_head(beside, layout[1])
+    on_head = () if classifies else _on_head(beside, layout[1])
     return (*_on_text(beside), *_on_unread(file, ignored_among(*layout, beside)), *on_head)
 
 

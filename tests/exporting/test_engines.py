@@ -19,7 +19,7 @@ from keras_vit.exporting import onnx, openvino
 from keras_vit.exporting.engines import accelerate as module
 from keras_vit.exporting.engines.runtimes import ALL
 from keras_vit.exporting.report import ExportError
-from keras_vit.model.classifiers import answering_network
+from keras_vit.model.outputs import inference_model
 
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
 CLOSE = 1e-5  # the promise of float32; numbers of these models are below 5
@@ -70,7 +70,7 @@ def test_engine_answers_as_the_model_at_every_batch(engine, model):
 
 def test_features_are_what_the_head_reads(engine, model):
     x = images(3, 20, 28, 3)
-    expected = numpy(answering_network(model)(x, training=False)["features"])
+    expected = numpy(inference_model(model)(x, training=False)["features"])
     found = engine.features(x)
     assert (found.shape, found.dtype) == ((3, 12), np.float32)
     assert np.abs(found - expected).max() < CLOSE
@@ -80,6 +80,7 @@ def test_engine_knows_what_the_model_knows(engine, model):
     assert engine.preprocessing == model.preprocessing
     assert engine.config == model.config
     assert (engine.name, engine.input_shape, engine.output_shape) == (model.name, (None, 20, 28, 3), (None, 7))
+    assert engine.output_spec == model.output_spec
     assert (engine.precision, engine.threads, engine.output_activation) == ("float32", None, "linear")
     assert repr(engine) == f"<Engine {engine.engine}, float32, of 'vit' (None, 20, 28, 3) to (None, 7)>"
 

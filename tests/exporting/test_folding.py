@@ -12,8 +12,8 @@ from served import make_job, pictures, without_delegate
 import keras_vit
 from keras_vit.exporting import folding, litert, onnx, openvino
 from keras_vit.exporting.pixels import pixel_function
-from keras_vit.model.classifiers import answering_network
 from keras_vit.model.copies import with_dtype
+from keras_vit.model.outputs import inference_model
 from keras_vit.model.precision import in_precision
 
 WRITERS = {"onnx": onnx, "litert": litert, "openvino": openvino}
@@ -69,13 +69,13 @@ def model_of(case, **arguments):
 
 def in_float64(model, prepared):
     """Answers of the model itself, with twice the digits."""
-    network = answering_network(with_dtype(model, "float64"))
+    network = inference_model(with_dtype(model, "float64"))
     return {name: numpy(array) for name, array in network(prepared.astype("float64")).items()}
 
 
 def furthest(model, copy):
     prepared = images(3, *model.input_shape[1:])
-    wanted, found = in_float64(model, prepared), answering_network(copy)(prepared)
+    wanted, found = in_float64(model, prepared), inference_model(copy)(prepared)
     assert set(wanted) == set(found)
     return max(np.abs(numpy(found[name]) - array).max() for name, array in wanted.items())
 

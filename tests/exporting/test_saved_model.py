@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.exporting.saved_model import open_runtime, write
 from keras_vit.exporting.verification import verify
-from keras_vit.model.classifiers import answering_network
+from keras_vit.model.outputs import inference_model
 from keras_vit.model.precision import in_precision
 from keras_vit.silence import silence
 
@@ -124,7 +124,7 @@ def test_best_classes_come_first_with_their_labels(served):
 def test_features_are_what_the_head_reads(served):
     task, _, loaded = served
     prepared = np.concatenate([numpy(task.model.preprocessing(pixels[None])) for pixels in PICTURES])
-    wanted = answering_network(task.model)(prepared, training=False)["features"]
+    wanted = inference_model(task.model)(prepared, training=False)["features"]
     np.testing.assert_allclose(
         loaded.signatures["features"](image_bytes=tf.constant(FILES))["features"], wanted, atol=CLOSE
     )
@@ -193,7 +193,7 @@ def test_session_of_tensorflow_1_answers_as_keras(served):
     task, place, _ = served
     runtime = open_runtime(place)
     pixels = np.stack([picture(20, 28, seed=n) for n in range(4)])
-    wanted = answering_network(task.model)(numpy(task.model.preprocessing(pixels)), training=False)
+    wanted = inference_model(task.model)(numpy(task.model.preprocessing(pixels)), training=False)
     found = runtime.run(pixels)
     np.testing.assert_allclose(found["logits"], wanted["logits"], atol=CLOSE)
     np.testing.assert_allclose(found["features"], wanted["features"], atol=CLOSE)

@@ -25,7 +25,6 @@ from keras_vit.exporting.sample_photos import Photos, resized
 from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import REPEATS, Reference, compare, image_size, median_seconds
 from keras_vit.images.preprocessing import preprocess_input
-from keras_vit.model.classifiers import ends_in_logits
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.precision import in_precision, is_quantized
 
@@ -320,7 +319,7 @@ class _Comparison:
 
 def _activation(model: ImageModel) -> str:
     """Name of the activation that makes the scores which are compared."""
-    return "softmax" if ends_in_logits(model) else "none"
+    return "softmax" if model.output_spec.kind == "logits" else "none"
 
 
 def _beyond(drift: Drift) -> str:

@@ -16,7 +16,6 @@ from keras_vit.checks import check_positive_int, check_process
 from keras_vit.exporting.report import Drift, Runtime, drift_rows, drift_table, markdown_table
 from keras_vit.images.byte_scaling import is_bytes
 from keras_vit.images.preprocessing import preprocess_input
-from keras_vit.model.classifiers import output_activation
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.input_checks import check_shape, check_values, in_bytes, looked_at, said_of_range
 from keras_vit.pages.formatting import columns, format_titled
@@ -115,6 +114,7 @@ class Engine:
         preprocessing: of the model; call it to prepare images.
         input_shape: of the model, `(None, H, W, C)`; H and W are `None` where each call may choose them.
         output_shape: of the model, `(None, K)` or `(None, D)`.
+        output_spec: of the model, what it puts out.
         output_activation: as `"linear"` for logits and `"softmax"`; `None` without a head.
         report: an `EngineReport`.
     """
@@ -124,8 +124,8 @@ class Engine:
         self.name = model.name
         self.config = model.config
         self.preprocessing = model.preprocessing
-        self.input_shape, self.output_shape = model.input_shape, model.output_shape
-        self.output_activation = output_activation(model)
+        self.input_shape, self.output_spec = model.input_shape, model.output_spec
+        self.output_shape, self.output_activation = self.output_spec.shape, self.output_spec.activation
         self.takes_bytes = model.takes_bytes
         self.report = report
         self.has_seen_images = False  # as models have it

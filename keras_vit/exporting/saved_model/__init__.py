@@ -23,7 +23,6 @@ from keras_vit.exporting.saved_model.file_inputs import (
 )
 from keras_vit.exporting.task import ExportTask
 from keras_vit.kernels.jax_gpu import portable
-from keras_vit.model.classifiers import has_head
 from keras_vit.silence import silence
 
 EXTENSION = ""
@@ -130,13 +129,14 @@ def _signatures(task: ExportTask, network: Any) -> dict[str, Any]:
         return _named(found, task) | {name: found[name] for name in ("logits",) if name in found}
 
     functions: dict[str, tuple[Callable[..., dict[str, Tensor]], Any]] = {"features_pixels": (features_pixels, pixels)}
-    if has_head(task.model):
+    classifies = task.model.output_spec.classifies
+    if classifies:
         functions["predict_pixels"] = (predict_pixels, pixels)
     if takes_files(task):
         functions["features"] = (features, files)
-        functions["serving_default"] = (names if has_head(task.model) else features, files)
+        functions["serving_default"] = (names if classifies else features, files)
     else:
-        functions["serving_default"] = functions["predict_pixels" if has_head(task.model) else "features_pixels"]
+        functions["serving_default"] = functions["predict_pixels" if classifies else "features_pixels"]
     return {
         name: tf.function(function, input_signature=[spec], autograph=False).get_concrete_function()
         for name, (function, spec) in functions.items()

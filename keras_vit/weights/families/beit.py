@@ -34,8 +34,8 @@ _ATTENTION, _PREFIX = "attention.attention", r"(beit\.|data2vec_vision\.)?"  # o
 
 def _written_names(names: Collection[str]) -> Callable[[str], str]:
     """The names of BEiT: those of data2vec differ in the prefix that they have beside a head."""
-    has_head = "classifier.weight" in names
-    return lambda name: name if name.startswith("classifier.") or not has_head else f"beit.{name}"
+    classifies = "classifier.weight" in names
+    return lambda name: name if name.startswith("classifier.") or not classifies else f"beit.{name}"
 
 
 HF_BEIT = Dialect(

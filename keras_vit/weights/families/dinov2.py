@@ -88,8 +88,8 @@ def _written_names(prefix: str) -> Callable[[Collection[str]], Callable[[str], s
     """The names of the encoder, which have a prefix beside a classifier."""
 
     def written(names: Collection[str]) -> Callable[[str], str]:
-        has_head = "classifier.weight" in names
-        return lambda name: name if name.startswith("classifier.") or not has_head else prefix + name
+        classifies = "classifier.weight" in names
+        return lambda name: name if name.startswith("classifier.") or not classifies else prefix + name
 
     return written
 

@@ -28,14 +28,14 @@ def _read_names(names: Collection[str]) -> Callable[[str], str]:
 
 def _written_names(names: Collection[str]) -> Callable[[str], str]:
     """The names of ViT, DeiT, or I-JEPA without a class token, with their prefix if there is a head."""
-    distilled, has_head = _DISTILLATION in names, "classifier.weight" in names
-    if has_head and "pooler.dense.weight" in names:
+    distilled, classifies = _DISTILLATION in names, "classifier.weight" in names
+    if classifies and "pooler.dense.weight" in names:
         raise CheckpointError(
             "transformers' classifier has no pre-logits: its pooler, which is the same layer, belongs to models "
             "without a head. Save as official, or build without one of the two."
         )
     kind = "deit." if distilled else "vit." if _CLASS_TOKEN in names else "ijepa."
-    prefix, two_heads = kind if has_head else "", "distillation_classifier.weight" in names
+    prefix, two_heads = kind if classifies else "", "distillation_classifier.weight" in names
 
     def spelled(name: str) -> str:
         if name.startswith("classifier."):

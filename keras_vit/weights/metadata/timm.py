@@ -433,7 +433,7 @@ def timm_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str,
     return {"config.json": _timm_config(facts, preprocessing)}
 
 
-def timm_opening(place: str, has_head: bool) -> str:
+def timm_opening(place: str, classifies: bool) -> str:
     """Python that opens a folder, or `hf:owner/name`, with timm."""
     name = place.replace("hf:", "hf-hub:") if place.startswith("hf:") else f"local-dir:{place}"
     return f"import timm\n\nmodel = timm.create_model({json.dumps(name)}, pretrained=True)"

@@ -264,9 +264,9 @@ def transformers_files(facts: dict[str, Any], preprocessing: Preprocessing) -> d
     }
 
 
-def transformers_opening(place: str, has_head: bool) -> str:
+def transformers_opening(place: str, classifies: bool) -> str:
     """Python that opens a folder, or `hf:owner/name`, with transformers."""
-    kind = "AutoModelForImageClassification" if has_head else "AutoModel"
+    kind = "AutoModelForImageClassification" if classifies else "AutoModel"
     name = json.dumps(place.removeprefix("hf:"))
     return f"from transformers import {kind}\n\nmodel = {kind}.from_pretrained({name})"
 

@@ -1,14 +1,85 @@
-"""A loss or metric of probabilities never meets logits without a word, nor one of logits probabilities."""
+"""What a model puts out is declared, and no loss or metric of probabilities meets logits, or the other way round."""
 
 import keras
 import numpy as np
 import pytest
 from conftest import images, make_tiny
 
+import keras_vit
 from keras_vit import Distiller
-from keras_vit.model.logits_check import LogitsError
+from keras_vit.config.heads import HEAD_KINDS, WITH_HEAD, WITHOUT_HEAD, OutputSpec
+from keras_vit.model.outputs import LogitsError, output_spec
 
 LOSSES, METRICS = keras.losses, keras.metrics
+
+
+NO_TOP = {"include_top": False, "classes": None}
+ENDS = {
+    "one head": ({}, "classes", "logits", (None, 7), "linear"),
+    "softmax": ({"classifier_activation": "softmax"}, "classes", "scores", (None, 7), "softmax"),
+    "head on all tokens": ({"pooling": "none"}, "classes", "logits", (None, 36, 7), "linear"),
+    "two heads": ({"distilled": True}, "classes", "logits", (None, 7), "linear"),
+    "two, softmax": (
+        {"distilled": True, "classifier_activation": "softmax"},
+        *("classes", "scores", (None, 7), "softmax"),
+    ),
+    "pooled": (NO_TOP, "pooled", "embedding", (None, 12), None),
+    "two pooled": ({"distilled": True, **NO_TOP}, "pooled", "embedding", (None, 12), None),
+    "projected": ({"projection_size": 5, **NO_TOP}, "projected", "embedding", (None, 5), None),
+    "tokens": ({"pooling": "none", **NO_TOP}, "tokens", "tokens", (None, 36, 12), None),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_output_is_declared(end):
+    arguments, head, kind, shape, activation = ENDS[end]
+    model = make_tiny(num_layers=1, **arguments)
+    spec = model.output_spec
+    assert spec == OutputSpec(HEAD_KINDS[head], shape, activation)
+    assert (spec.kind, spec.size, spec.one_row, spec.classifies) == (
+        kind,
+        shape[-1],
+        len(shape) == 2,
+        head in WITH_HEAD,
+    )
+    assert output_spec(keras.Model(model.input, model.output)) == spec  # found by its layers
+    axes = spec.head.axes.replace("K", "T K") if "all tokens" in end else spec.head.axes
+    assert len(axes.split()) == len(shape)
+    half = keras_vit.model.copies.with_dtype(model, "bfloat16")
+    assert half.output.dtype == ("float32" if spec.head.precision == "float32" or end == "two pooled" else "bfloat16")
+
+
+@pytest.mark.parametrize("head_kind", WITH_HEAD)
+def test_declared_output_stays_with_the_model(head_kind, tmp_path):
+    model = make_tiny(num_layers=1)
+    model.head_kind = head_kind
+    spec = OutputSpec(HEAD_KINDS[head_kind], (None, 7), "linear")
+    assert (spec.kind, spec.exclusive) == ("numbers" if head_kind == "numbers" else "logits", head_kind == "classes")
+    model.save(tmp_path / "model.keras")
+    keras_vit.add_lora(model, rank=2)
+    copies = [
+        model,
+        keras.models.load_model(tmp_path / "model.keras"),
+        keras_vit.with_input_shape(make_like(model), (24, 24, 3)),
+        keras_vit.merge_tokens(make_like(model), 1),
+        keras_vit.naflex(make_like(model)),
+    ]
+    assert [copy.output_spec for copy in copies] == [spec] * len(copies)
+    assert ("head_kind" in model.get_config()) == (head_kind != "classes")
+
+
+def make_like(model):
+    found = make_tiny(num_layers=1)
+    found.head_kind = model.head_kind
+    return found
+
+
+def test_kinds_of_heads_are_rows():
+    assert {kind.output for kind in HEAD_KINDS.values()} == {"logits", "numbers", "embedding", "tokens"}
+    assert sorted(WITH_HEAD + WITHOUT_HEAD) == sorted(HEAD_KINDS)
+    model = make_tiny(num_layers=1)
+    with pytest.raises(ValueError, match=r"head_kind[^$]*'words'"):
+        keras_vit.VisionTransformer(model.input, model.output, head_kind="words")
 
 
 @pytest.fixture(scope="module")

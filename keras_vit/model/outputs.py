@@ -1,4 +1,4 @@
-"""Whether a loss or a metric reads what a model answers: logits or probabilities.
+"""What a model puts out, by its `OutputSpec`, and what follows: names, training from a new head, losses that fit.
 
 A loss of probabilities that gets logits never falls, or falls towards wrong weights. A threshold of 0.5 divides logits
 at another probability than 0.5. Keras does not warn of either.
@@ -9,15 +9,91 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.annotations import Arguments
-from keras_vit.model.classifiers import output_activation
+from keras_vit.checks import check_choice
+from keras_vit.config.heads import HEAD_KINDS, WITHOUT_HEAD, OutputSpec
+from keras_vit.images.preprocessing import default_names
+from keras_vit.model.layer_lookup import head_layers, layer_named
 
+STARTS = ("new", "reset", "keep")  # what becomes of a head when training begins
 _PROBABILITIES = ("softmax", "sigmoid")  # activations whose values are probabilities
 # These losses and metrics read probabilities, and cannot read logits.
 _ALWAYS = ("kl_divergence", "KLDivergence", "Poisson", "poisson", "dice", "Dice", "tversky", "Tversky")
 _CROSSENTROPY = ("crossentropy", "ce")  # names that only a list of metrics knows, as "accuracy"
 _ACCURACY = ("accuracy", "acc")
+
+
+def output_spec(model: Any) -> OutputSpec:
+    """What a model puts out.
+
+    Args:
+        model: a `VisionTransformer`, a `ResNet` or an `Engine`, which declare it; or any Keras model that has layers of
+            one, as a functional model around it, by which it is found.
+    """
+    declared = getattr(model, "output_spec", None)
+    return declared if declared is not None else spec_of_layers(model, "classes")
+
+
+def spec_of_layers(model: keras.Model, head_kind: str) -> OutputSpec:
+    """The `OutputSpec` of a model by its layers; `head_kind` is what its head answers, if it has one."""
+    heads = head_layers(model)
+    if not heads:
+        names = {layer.name for layer in model.layers}
+        found = next(name for name in WITHOUT_HEAD if not HEAD_KINDS[name].layers or names & {*HEAD_KINDS[name].layers})
+        return OutputSpec(HEAD_KINDS[found], model.output_shape)
+    activation = (layer_named(model, "activation") or heads[0]).activation
+    return OutputSpec(HEAD_KINDS[head_kind], model.output_shape, getattr(activation, "__name__", str(activation)))
+
+
+def names_of_outputs(model: Any) -> tuple[str, ...]:
+    """Names of the model's K outputs: those that it knows, else ImageNet's if K is theirs, else numbers."""
+    count, known = output_spec(model).size, getattr(model, "class_names", None)
+    return known if known is not None and len(known) == count else default_names(count)
+
+
+def check_no_activation(model: keras.Model, role: str = "model") -> None:
+    """Raises a `ValueError` if an activation follows the head; `role` is what the message calls the model."""
+    if output_spec(model).activation not in ("linear", None):
+        raise ValueError(
+            f"the loss is one of logits, so the {role} must not have an activation behind its head.\n"
+            f"Received: {model.name!r}. Build it without `classifier_activation`."
+        )
+
+
+def initialize_head(model: keras.Model, bias: float, head: str) -> None:
+    """Sets the kernels of the model's heads to 0 and their biases to `bias`; see `Plan.prepare`."""
+    check_choice("head", head, STARTS)
+    if head == "keep":
+        return
+    heads = head_layers(model)
+    trained = [layer.name for layer in heads if np.any(keras.ops.convert_to_numpy(layer.kernel))]
+    if head == "new" and trained:
+        raise ValueError(
+            "the recipe begins with a new head, whose kernel is 0; this one was trained, and would be lost.\n"
+            f'Received: {model.name!r} with a trained {trained[0]!r}. Pass head="reset" to begin it anew, '
+            'or head="keep" to go on with it.'
+        )
+    for layer in heads:
+        layer.kernel.assign(np.zeros(layer.kernel.shape))
+        layer.bias.assign(np.full(layer.bias.shape, bias))
+
+
+def inference_model(model: keras.Model) -> keras.Model:
+    """The layers of `model` as a network from prepared images to a dict of its answers.
+
+    Args:
+        model: a `VisionTransformer`.
+
+    Returns:
+        A `keras.Model` with outputs `features` `(B, D)` and, if there is a head, what it puts out, `(B, K)`, under the
+        name of its kind: `logits`, or `scores` where an activation follows the head.
+    """
+    heads = head_layers(model)
+    if not heads:
+        return keras.Model(model.input, {"features": model.output})
+    return keras.Model(model.input, {"features": heads[0].input, output_spec(model).kind: model.output})
 
 
 class LogitsError(ValueError):
@@ -37,32 +113,31 @@ def check_reads_outputs(model: keras.Model, loss: Any, metrics: Iterable[Any]) -
     Raises:
         LogitsError: for one that reads the other kind of number.
     """
-    activation = output_activation(model)
-    if activation != "linear" and activation not in _PROBABILITIES:
+    spec = output_spec(model)
+    if not spec.classifies or (spec.kind == "scores" and spec.activation not in _PROBABILITIES):
         return
-    logits = activation == "linear"
-    binary = model.output_shape[-1] == 1
+    logits, binary = spec.kind == "logits", spec.size == 1
     asked = [("loss", each, _reads_logits_loss(each)) for each in keras.tree.flatten(loss)]
     asked += [("metric", each, _reads_logits_metric(each, binary)) for each in keras.tree.flatten(list(metrics))]
     for kind, each, reads_logits in asked:
         if reads_logits is not None and reads_logits != logits:
-            raise LogitsError(_message(model, kind, each, logits))
+            raise LogitsError(_message(model.name, kind, each, spec.activation))
 
 
-def _message(model: keras.Model, kind: str, each: Any, logits: bool) -> str:
+def _message(model: str, kind: str, each: Any, activation: str | None) -> str:
     name = repr(each) if isinstance(each, str) else getattr(each, "__name__", type(each).__name__)
-    if logits:
+    if activation == "linear":
         way = _way_to_logits(kind, each)
         module = "losses" if kind == "loss" else "metrics"
         give = f"Give it {way}, as an object of `keras.{module}`, or build" if way else "Build"
         return (
             f"the model answers logits, which a {kind} of probabilities misreads.\n"
-            f"Received: {kind} {name} for {model.name!r}. {give} the model with "
+            f"Received: {kind} {name} for {model!r}. {give} the model with "
             'classifier_activation="softmax" (with one class "sigmoid").'
         )
     return (
         f"the model answers probabilities, which a {kind} of logits misreads.\n"
-        f"Received: {kind} {name} with from_logits=True for {model.name!r}, which ends in {output_activation(model)}. "
+        f"Received: {kind} {name} with from_logits=True for {model!r}, which ends in {activation}. "
         "Leave `from_logits` out, or build the model without `classifier_activation`."
     )
 

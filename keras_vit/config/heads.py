@@ -1,0 +1,91 @@
+"""What a model puts out, declared once for each kind of head.
+
+Losses, loading, exporting, evaluation and pages ask `model.output_spec`, and not a layer's name or a tensor's shape.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadKind:
+    """A kind of head: what a model that ends in it puts out.
+
+    Attributes:
+        name: what the head answers, as `"classes"`.
+        output: `"logits"`, `"numbers"`, `"embedding"` or `"tokens"`.
+        axes: the shape rule, as `"B K"`: a batch, K outputs of the head, T tokens, D or E values. A head on all tokens
+            has `T` before its `K`.
+        precision: `"float32"`, which is at least that, or `"model"`, that of the model's other layers.
+        layers: names of the layers by which such an end is found; none for what every model has.
+        exclusive: of logits, whether one class alone is right, as a softmax over them says.
+    """
+
+    name: str
+    output: str
+    axes: str
+    precision: str
+    layers: tuple[str, ...]
+    exclusive: bool = False
+
+
+HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
+# A new kind of head is a row here, its layer, and its names in the files of a family.
+HEAD_KINDS: Mapping[str, HeadKind] = {
+    kind.name: kind
+    for kind in (
+        HeadKind("classes", "logits", "B K", "float32", HEADS, exclusive=True),  # one of K is right
+        HeadKind("labels", "logits", "B K", "float32", HEADS),  # any of K may be right
+        HeadKind("numbers", "numbers", "B K", "float32", HEADS),  # K quantities
+        HeadKind("projected", "embedding", "B E", "float32", ("projection", "unit_length")),
+        HeadKind("pooled", "embedding", "B D", "model", ("pooling",)),
+        HeadKind("tokens", "tokens", "B T D", "model", ()),
+    )
+}
+WITH_HEAD = tuple(kind.name for kind in HEAD_KINDS.values() if kind.layers == HEADS)
+WITHOUT_HEAD = tuple(name for name in HEAD_KINDS if name not in WITH_HEAD)
+DEFAULT_HEAD = WITH_HEAD[0]
+# Of at least float32 in a model of half precision, with those that join the outputs of two heads.
+FLOAT32_LAYERS = tuple({name: 0 for kind in HEAD_KINDS.values() if kind.precision == "float32" for name in kind.layers})
+FLOAT32_LAYERS += ("average", "activation")
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputSpec:
+    """What one model puts out.
+
+    Attributes:
+        head: the `HeadKind` that it ends in.
+        shape: of the output, as `(None, 1000)`.
+        activation: name of what follows the head, `"linear"` for nothing; `None` without a head.
+    """
+
+    head: HeadKind
+    shape: Any
+    activation: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """`"logits"`, `"scores"` of logits that an activation follows, `"numbers"`, `"embedding"` or `"tokens"`."""
+        return "scores" if self.classifies and self.activation != "linear" else self.head.output
+
+    @property
+    def classifies(self) -> bool:
+        """Whether each output is of a class: logits, or scores made of them."""
+        return self.head.output == "logits"
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether one class alone is right for an image."""
+        return self.head.exclusive
+
+    @property
+    def size(self) -> int:
+        """K outputs of a head, or the size of an embedding or token."""
+        return self.shape[-1]
+
+    @property
+    def one_row(self) -> bool:
+        """Whether an image gives one row, and not one for each token."""
+        return len(self.shape) == 2
