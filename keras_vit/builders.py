@@ -27,8 +27,8 @@ from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.weights.adapt import classes_of, replaced_layers, with_end_of, without_end, without_tokens
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.config_of_file import assumptions, norm_of, read_source, told_config, told_facts
 from keras_vit.weights.hub import WeightsRecord, model_called
+from keras_vit.weights.infer_config import assumptions, norm_of, read_source, told_config, told_facts
 from keras_vit.weights.load import fill
 from keras_vit.weights.resolve import WeightsFile, find_file, only_variant
 

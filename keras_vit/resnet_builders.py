@@ -16,7 +16,7 @@ from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.resnet import ResNet, wire_resnet
 from keras_vit.weights.adapt import classes_of, replaced_layers
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.config_of_file import read_source
+from keras_vit.weights.infer_config import read_source
 from keras_vit.weights.load import fill
 from keras_vit.weights.resolve import find_file
 

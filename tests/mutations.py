@@ -1,7 +1,7 @@
 """Small checkpoint files, damaged at random, and what reading them must hold.
 
 Needs neither Keras nor the package's `__init__`, so that a child process can weigh the reader alone:
-`hunt` is run there by `tests/weights/test_reader_fuzz.py`.
+`hunt` is run there by `tests/weights/test_read_fuzz.py`.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ def import_alone():
         package = types.ModuleType(name)
         package.__path__ = [str(ROOT / name.replace(".", "/"))]
         sys.modules[name] = package
-    from keras_vit.weights.reader import CheckpointError, scan
+    from keras_vit.weights.read import CheckpointError, scan
 
     return CheckpointError, scan
 

@@ -15,7 +15,7 @@ from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import VARIANTS
 from keras_vit.model.layer_lookup import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.conversion import write_checkpoint
+from keras_vit.weights.convert import write_checkpoint
 from keras_vit.weights.families import DIALECTS
 
 SMALL_RESNET = ResNetConfig((2, 1), 0.5)

@@ -1,4 +1,4 @@
-"""Files are replaced whole (`weights/test_writer.py` has faults and kills), and small JSON is read within bounds."""
+"""Files are replaced whole (`weights/test_convert.py` has faults and kills), and small JSON is read within bounds."""
 
 import os
 import re

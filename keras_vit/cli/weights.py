@@ -19,7 +19,7 @@ from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_S
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.formatting import columns, format_facts, plural, printable
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
-from keras_vit.weights.conversion import convert_checkpoint
+from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.download import cache_dir, find_local, verify_cache, verify_file
 from keras_vit.weights.download.cache import is_noted
 from keras_vit.weights.download.hugging_face import find_in_library_cache
@@ -29,8 +29,8 @@ from keras_vit.weights.file_checks import check_cached, check_file, check_for
 from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
 from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg
 from keras_vit.weights.hub.weights_record import WeightsRecord, parameter_count, published_config
-from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.reader.sharded import scan_any
+from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.read.sharded import scan_any
 from keras_vit.weights.resolve import find_file, is_url, remote_file
 from keras_vit.weights.upload import check_repository
 

@@ -66,11 +66,11 @@ _NAMES = {
     "training.optimizers": "SGD AdamW",
     "training.plan": "Plan plan",
     "training.schedules": "WarmupCosine WarmupLinear WarmupReciprocalSqrt",
-    "weights.conversion": "convert_checkpoint",
+    "weights.convert": "convert_checkpoint",
     "weights.download": "DownloadError OfflineError",
     "weights.hub": "find_weights list_weights",
     "weights.load": "load_checkpoint",
-    "weights.reader": "CheckpointError",
+    "weights.read": "CheckpointError",
     "weights.save": "save_checkpoint",
     "weights.upload": "UploadError",
 }

@@ -27,7 +27,7 @@ from keras_vit.model.outputs import inference_model
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.download.environment import features_dir
-from keras_vit.weights.reader import scan
+from keras_vit.weights.read import scan
 
 DEFAULT_CACHE = "default"
 

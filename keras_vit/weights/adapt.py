@@ -27,8 +27,8 @@ from keras_vit.weights.checkpoint import (
 )
 from keras_vit.weights.families import DIALECTS
 from keras_vit.weights.families.family import Dialect
-from keras_vit.weights.fields_of_tensors import LAST_NORMS, norm_of
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.infer_fields import LAST_NORMS, norm_of
+from keras_vit.weights.read import CheckpointError
 
 _OUTSIDE = re.compile("set aside head outside")
 

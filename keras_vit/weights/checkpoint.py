@@ -17,10 +17,10 @@ from keras_vit.files import expand_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights import families, metadata
 from keras_vit.weights.families import DIALECTS, facts_among, others_in, recognise, to_ours, told_by, weights_among
-from keras_vit.weights.fields_of_tensors import BIAS_TABLES, fields_of, norm_of
-from keras_vit.weights.reader import CheckpointError, TensorFile
-from keras_vit.weights.reader.sharded import INDEX, ShardedFile, check_whole, scan_any
-from keras_vit.weights.two_towers import is_projection, remarks_on, similarity_of
+from keras_vit.weights.infer_fields import BIAS_TABLES, fields_of, norm_of
+from keras_vit.weights.read import CheckpointError, TensorFile
+from keras_vit.weights.read.sharded import INDEX, ShardedFile, check_whole, scan_any
+from keras_vit.weights.text_tower import is_projection, remarks_on, similarity_of
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.

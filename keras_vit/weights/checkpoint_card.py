@@ -23,7 +23,7 @@ from keras_vit.version import __version__
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.families import DIALECTS, FOLDERS
 from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE, differences
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 _CUSTOM = "Ti/16"  # any variant, since all its sizes are given
 

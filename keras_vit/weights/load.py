@@ -8,7 +8,8 @@ assigned once. All of it is checked before the first weight changes. The name of
 import logging
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -39,10 +40,9 @@ from keras_vit.weights.checkpoint import HEAD_KERNEL, HEADS, Checkpoint, read_ch
 from keras_vit.weights.families import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
 from keras_vit.weights.families.dinov3 import PERIODS
 from keras_vit.weights.families.family import UNTOLD
-from keras_vit.weights.fields_of_tensors import fields_of
-from keras_vit.weights.parts_not_here import check_parts
-from keras_vit.weights.reader import CheckpointError, forget_pages
-from keras_vit.weights.two_towers import NO_PASS
+from keras_vit.weights.infer_fields import fields_of
+from keras_vit.weights.read import CheckpointError, forget_pages
+from keras_vit.weights.text_tower import NO_PASS
 
 _log = logging.getLogger("keras_vit")
 # Lines on what stands behind the tokens or the vector that a model without a head gives.
@@ -140,7 +140,7 @@ def fill(
         _check_untold(model, checkpoint)
         _check_pooling(checkpoint, tensors, variables)
         report += [] if PERIODS in variables else set_aside(tensors, PERIODS.partition("/")[0])
-        check_parts(checkpoint.path, tensors, variables)
+        _check_supported(checkpoint.path, tensors, variables)
         report += _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing)
         wanted = {path: v for path, v in variables.items() if path.split("/")[0] not in fresh}
         _check_fit(model, checkpoint, tensors, wanted)
@@ -341,3 +341,41 @@ def _warn_zero_head(checkpoint: Checkpoint) -> None:
         "weights with a trained head (AugReg's ImageNet-21k files have one) to predict.",
         stacklevel=4,
     )
+
+
+_UNSUPPORTED = {  # regular expressions of a part of the name: what it is
+    r"\brope|rotary|freqs|inv_freq": "rotary positions",
+    r"\.[qk]_norm\.|\.(query|key)_norm\.": "a LayerNorm of queries and keys (`qk_norm`)",
+    r"relative_position_bias|relative_position_index|\.rel_pos": "a relative position bias",
+    r"^layers\.\d+\.blocks\.|^stages\.|\.downsample\.reduction": "stages with windows or merged patches (Swin)",
+    r"^patch_embed\.(norm|conv|backbone\.(?!stem|stages|conv|norm))|^stem\.": "another stem or a LayerNorm of patches",
+    r"^blocks_token_only|talking_head|proj_[lw]\.": "class attention or talking heads (CaiT)",
+    r"logit_scale|text_(model|projection)|token_embedding|^visual\.": "a text tower",
+    r"\.(adapter|lora_[AB])\.|lora_": "adapters, as LoRA: merge them into the weights first",
+}
+
+
+def _check_supported(path: Path, tensors: Mapping[str, Any], wanted: Collection[str]) -> None:
+    """Raises for a file whose model has what no model here has.
+
+    Args:
+        path: of the file.
+        tensors: of the file, by our paths where they have one.
+        wanted: our paths of the model's weights.
+
+    Raises:
+        CheckpointError: that names the parts, and a weight of each.
+    """
+    extra = [name for name in tensors if name not in wanted]
+    if found := _named(extra):
+        raise CheckpointError(
+            "the file has parts that its layout here has no name for, and without these its numbers would be others.\n"
+            f"Received: {path} with {'; '.join(found)}. Take a checkpoint of a plain ViT as its software writes it, or "
+            "use that software."
+        )
+
+
+def _named(names: Collection[str]) -> list[str]:
+    """Each part that a name tells, with the first such name."""
+    firsts = {part: next(filter(re.compile(pattern).search, names), None) for pattern, part in _UNSUPPORTED.items()}
+    return [f"{part}, as {name}" for part, name in firsts.items() if name is not None]

@@ -25,8 +25,8 @@ from keras_vit.weights.file_checks import check_file, check_for
 from keras_vit.weights.hub import WeightsRecord, all_records, find_weights
 from keras_vit.weights.hub.augreg_records import looks_like_augreg
 from keras_vit.weights.hub.weights_record import model_named
-from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.reader.sharded import INDEX
+from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.read.sharded import INDEX
 
 _SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".pth.tar", ".bin", INDEX)
 _LOGGER = logging.getLogger("keras_vit")

@@ -22,9 +22,9 @@ from keras_vit.model.layer_lookup import (
 )
 from keras_vit.model.precision import is_quantized
 from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint
-from keras_vit.weights.conversion import check_architecture, write_checkpoint
+from keras_vit.weights.convert import check_architecture, write_checkpoint
 from keras_vit.weights.families import DIALECTS
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 
 def save_checkpoint(

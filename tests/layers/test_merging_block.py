@@ -7,7 +7,7 @@ from conftest import images, make_tiny, numpy, randomise
 import keras_vit
 from keras_vit.layers import MergingBlock, MultiHeadAttention, TransformerBlock
 from keras_vit.layers.token_merging import merged
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 SIZES = {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17}
 

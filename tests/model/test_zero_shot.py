@@ -8,7 +8,7 @@ import pytest
 from conftest import GOLDEN, make_tiny, numpy
 
 import keras_vit
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
 TOWERS = GOLDEN / "towers"

@@ -10,7 +10,7 @@ from conftest import images, make_tiny, numpy, randomise, tiny_config
 import keras_vit
 from keras_vit.weights.adapt import fit_channels, fit_patches, replaced_layers, without_tokens
 from keras_vit.weights.checkpoint import PATCH_KERNEL, Checkpoint
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 KERNEL = np.random.default_rng(2).normal(size=(4, 4, 3, 5)).astype("float32")
 

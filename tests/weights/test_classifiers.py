@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing|prepares photos)")  # images are normal
 CLASSIFIERS = GOLDEN / "classifiers"

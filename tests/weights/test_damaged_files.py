@@ -13,7 +13,7 @@ from forged import deflated, npy, npy_with_text, patched, zipped
 from forged import safetensors as with_header
 from safetensors.numpy import save_file
 
-from keras_vit.weights.reader import CheckpointError, directory, scan
+from keras_vit.weights.read import CheckpointError, headers, scan
 
 A = np.arange(35, dtype="float32").reshape(5, 7)
 HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
@@ -105,7 +105,7 @@ def test_scan_never_unpickles(path, tmp_path):  # N1
 def test_no_code_of_the_package_unpickles():  # N1
     for source in (ROOT / "keras_vit").rglob("*.py"):
         assert "allow_pickle=True" not in source.read_text()
-    for source in (ROOT / "keras_vit/weights/reader").glob("*.py"):
+    for source in (ROOT / "keras_vit/weights/read").glob("*.py"):
         assert not re.search(r"np\.load|import pickle\b|literal_eval", source.read_text())
 
 
@@ -153,7 +153,7 @@ def test_arrays_in_the_same_bytes_are_refused(path, kind):
 def test_directory_larger_than_any_models_is_refused(path, kind, monkeypatch):
     names = [f"{n:02}" for n in range(20)]
     assert len(scan(forge(path, kind, names)).entries) == 20
-    monkeypatch.setattr(directory, "LARGEST_DIRECTORY", 1000)
+    monkeypatch.setattr(headers, "LARGEST_DIRECTORY", 1000)
     assert_refused(path, r"directory of \d{4} bytes.* 1000")
 
 

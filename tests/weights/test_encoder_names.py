@@ -22,7 +22,7 @@ from keras_vit.weights.families import DIALECTS
 from keras_vit.weights.file_checks import check_for
 from keras_vit.weights.hub import all_records, find_weights, list_weights
 from keras_vit.weights.hub.encoder_records import encoder_records
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")
 RECORDS = encoder_records()

@@ -18,8 +18,8 @@ from weights.silent_fields import silent
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.families import DIALECTS
-from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.reader.sharded import scan_any
+from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.read.sharded import scan_any
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
 

@@ -7,7 +7,7 @@ from conftest import GOLDEN
 
 import keras_vit
 from keras_vit.weights.families import DIALECTS
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 
 def test_strict_leaves_out_the_end_alone_and_attention_pooling_is_the_files():

@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit.config.variants import VARIANTS
 from keras_vit.model.layer_lookup import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 TOKEN = GOLDEN / "token.npz"
 SMALL = keras_vit.ViTConfig(patch_size=8, hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96)

@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.families import DIALECTS
 from keras_vit.weights.metadata import timm, transformers
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 ENCODERS = GOLDEN / "encoders"
 

@@ -4,7 +4,7 @@ from conftest import GOLDEN, make_tiny, tiny_config
 
 import keras_vit
 from keras_vit.weights.families import recognise, to_ours
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 # A deliberate second copy of the layout's names: published (pre-Linen), and as today's code writes them (Linen).
 BLOCK_3 = {

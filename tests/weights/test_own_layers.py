@@ -8,7 +8,7 @@ from published_files import SMALL_RESNET
 
 import keras_vit
 from keras_vit.model.layer_lookup import weight_paths
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 SHAPE = (20, 28, 3)
 

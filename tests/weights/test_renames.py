@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_vit.weights.families import DIALECTS, recognise, to_ours, to_theirs, weights_among
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 # What each layout can hold besides the encoder: typed here a second time, not read off the rows.
 STEM = {"root", "stages"}

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 import keras_vit
 from keras_vit import convert_checkpoint, save_checkpoint
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 TIMM_TOKEN = GOLDEN / "foreign" / "timm_token.safetensors"
 

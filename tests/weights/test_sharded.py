@@ -12,8 +12,8 @@ import keras_vit
 from keras_vit import cli
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.file_checks import check_file
-from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.reader.sharded import scan_any
+from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.read.sharded import scan_any
 from keras_vit.weights.resolve import find_file
 
 WHOLE = GOLDEN / "foreign" / "huggingface_vit.safetensors"

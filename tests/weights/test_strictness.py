@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit.model.layer_lookup import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.load import _check_fit
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 
 def abstract(variant):

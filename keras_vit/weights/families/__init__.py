@@ -34,7 +34,7 @@ from keras_vit.weights.families.internvit import HF_INTERNVIT, INTERNVIT
 from keras_vit.weights.families.radio import HF_RADIO
 from keras_vit.weights.families.timm import TIMM, TIMM_BEIT3
 from keras_vit.weights.families.transformers import HUGGINGFACE, PIXIO
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 _OF_TIMM = (TIMM, TIMM_SAPIENS2, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE)
 _OF_ROPE = (DINOV3, HF_DINOV3, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS)

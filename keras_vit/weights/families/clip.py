@@ -18,7 +18,7 @@ from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.eva import TIMM_EVA
 from keras_vit.weights.families.family import Arrays, Dialect, Makers, Names, shape_among
 from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 _PATCH_KERNEL, _CHANNELS = "embeddings.patch_embedding.weight", 3
 _STYLE = dataclasses.replace(TORCH, reshapes={**TORCH.reshapes, "token": NoUnitAxes(2), "table": NoUnitAxes(1)})

@@ -28,7 +28,7 @@ from keras_vit.weights.families.eva import (
 from keras_vit.weights.families.family import IMAGENET_PHOTOS, Arrays, Makers, Names
 from keras_vit.weights.families.renames import Layers
 from keras_vit.weights.families.timm import TOKENS
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 ROTARY: Mapping[str, Any] = {
     "rotary": "axial",

@@ -19,7 +19,7 @@ from keras_vit.weights.families.family import Arrays, Folder, Makers
 from keras_vit.weights.families.renames import Layers
 from keras_vit.weights.families.timm import ATTENTION_POOLING, TIMM, TOKENS, with_prefix_rows, without_prefix_rows
 from keras_vit.weights.metadata.timm import POOL_WORDS, timm_config, timm_opening
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 _QKV = ("q_proj", "k_proj", "v_proj")
 _OF_E14 = (15360, 1792)  # widths of EVA-02-CLIP E/14, whose names are those of EVA-CLIP g/14

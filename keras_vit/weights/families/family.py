@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.checks import with_parameters
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.renames import Group, Heads, Layers, Rename, Style
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 Arrays = dict[str, np.ndarray]
 Makers = dict[str, Callable[[], np.ndarray]]  # arrays that are made only when they are written

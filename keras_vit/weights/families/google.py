@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit.config.posembed import square_grid
 from keras_vit.weights.families.family import Arrays, Dialect, Makers, Names
 from keras_vit.weights.families.renames import FLAX, Layers, Style, UnitAxes, with_units
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 TABLE, LINEN_MLP = "Transformer/posembed_input/pos_embedding", ".*/MlpBlock_0/.*"
 # Where a trainer or a two-tower model puts the weights, most specific first.

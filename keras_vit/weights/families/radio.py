@@ -12,7 +12,7 @@ import numpy as np
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.family import Arrays, Dialect, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 _MEAN, _STD, _SUMMARY = "input_conditioner.norm_mean", "input_conditioner.norm_std", "summary_idxs"
 _TOKENS, _REGISTERS = "model.patch_generator.cls_token.token", "model.patch_generator.cls_token.registers"

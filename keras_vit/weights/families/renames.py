@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 Layers = Mapping[str | tuple[str, ...], str]  # {ours: theirs}; a tuple of ours is one fused array there
 

@@ -11,7 +11,7 @@ from keras_vit.config.posembed import square_grid
 from keras_vit.weights.families.family import Arrays, Dialect, Folder, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.metadata.timm import timm_files, timm_opening
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 _BACKBONE = "patch_embed.backbone."
 _MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}

@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.weights.families.family import IMAGENET_PHOTOS, Arrays, Dialect, Folder, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.metadata.transformers import transformers_files, transformers_opening
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 _PREFIX = r"(vit\.|deit\.|ijepa\.)?"  # of all names but those of the heads; none without a head
 _CLASS_TOKEN = "embeddings.cls_token"

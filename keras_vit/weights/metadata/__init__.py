@@ -17,8 +17,8 @@ from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.metadata.record import Reading, Sidecar, activation_of, sides_of
 from keras_vit.weights.metadata.timm import read_timm
 from keras_vit.weights.metadata.transformers import read_transformers
-from keras_vit.weights.reader import TensorFile
-from keras_vit.weights.reader.sharded import ShardedFile
+from keras_vit.weights.read import TensorFile
+from keras_vit.weights.read.sharded import ShardedFile
 
 _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
 NOTED_FIELDS = (

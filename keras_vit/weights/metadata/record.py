@@ -9,7 +9,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 _LONGEST = 200  # characters of a stranger's words in a remark
 _MOST = 2**31  # no side of an image and no number of heads; products of more digits than Python prints are errors

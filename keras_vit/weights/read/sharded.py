@@ -17,8 +17,8 @@ import numpy as np
 
 from keras_vit.files import read_regular
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.reader import CheckpointError, TensorFile, scan
-from keras_vit.weights.reader.directory import LARGEST_DIRECTORY, Entry, unique
+from keras_vit.weights.read import CheckpointError, TensorFile, scan
+from keras_vit.weights.read.headers import LARGEST_DIRECTORY, Entry, unique
 
 INDEX = ".index.json"  # how the name of an index ends
 _SHARD = re.compile(r"(\w[\w.-]*)\.(safetensors|bin)", re.ASCII)  # in the folder of the index, and nowhere else

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_vit.weights.reader import scan
-from keras_vit.weights.writer import write_json, write_npz, write_safetensors
+from keras_vit.weights.convert import write_json, write_npz, write_safetensors
+from keras_vit.weights.read import scan
 
 ARRAYS = {
     "a": np.arange(35, dtype="float32").reshape(5, 7),
@@ -115,7 +115,7 @@ def test_writer_says_what_the_serializer_could_not_do(tmp_path, monkeypatch):
     def full(*arguments):
         raise SafetensorError("IoError: No space left on device")
 
-    monkeypatch.setattr("keras_vit.weights.writer.save_file", full)
+    monkeypatch.setattr("keras_vit.weights.convert.save_file", full)
     with pytest.raises(OSError, match=r"IoError(.|\n)*x.safetensors"):
         write_safetensors(tmp_path / "x.safetensors", ARRAYS.items(), {})
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from weights.encoder_folders import ENCODERS, ENDS, changed, difference
 
 import keras_vit
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
 

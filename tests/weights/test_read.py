@@ -12,8 +12,8 @@ from forged import deflated, npy, patched, zipped
 from forged import safetensors as write_header
 from safetensors.numpy import save_file
 
-from keras_vit.weights.reader import CheckpointError, Entry, forget_pages, scan
-from keras_vit.weights.reader.directory import LARGEST_DIRECTORY
+from keras_vit.weights.read import CheckpointError, Entry, forget_pages, scan
+from keras_vit.weights.read.headers import LARGEST_DIRECTORY
 
 ARRAYS = {"a": np.arange(35, dtype="float32").reshape(5, 7), "b/c": np.full((3,), 0.5, "float16")}
 SAVERS = [np.savez, np.savez_compressed, lambda path, **arrays: save_file(arrays, path)]
@@ -279,7 +279,7 @@ def test_read_tells_of_a_failing_disk(path, monkeypatch):
     def fail(handle):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("keras_vit.weights.reader._identity", fail)
+    monkeypatch.setattr("keras_vit.weights.read._identity", fail)
     with pytest.raises(CheckpointError, match="Input/output error"):
         file.read()
 

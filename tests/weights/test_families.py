@@ -15,7 +15,7 @@ import keras_vit
 from keras_vit import convert_checkpoint
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.families import DIALECTS, recognise
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 FOREIGN = GOLDEN / "foreign"
 ENCODERS = GOLDEN / "encoders"

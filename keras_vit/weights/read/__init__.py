@@ -20,8 +20,8 @@ import numpy as np
 
 from keras_vit.files import FileKindError, open_regular
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.reader.directory import BFLOAT16, VOID, Entry, FormatError, Member, read_npz, read_safetensors
-from keras_vit.weights.reader.torch_zip import is_torch_zip, read_torch
+from keras_vit.weights.read.headers import BFLOAT16, VOID, Entry, FormatError, Member, read_npz, read_safetensors
+from keras_vit.weights.read.torch_file import is_torch_zip, read_torch
 
 _CHUNK = 2**18  # bytes; small enough for a core's cache, so that both checks of a chunk read memory once
 _INTEGERS = {np.dtype("<i4"), np.dtype("<i8")}

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.metadata import read_open_clip
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.read import CheckpointError
 
 FOREIGN = GOLDEN / "foreign"
 SIZES = {"patch_size": 8, "hidden_size": 48, "num_layers": 3, "num_heads": 4, "mlp_dim": 96}
@@ -196,8 +196,8 @@ def test_images_that_are_not_normalised_have_a_record(folder):
 @pytest.fixture
 def edited_note(tmp_path):
     """A file of ours with some entries of its note replaced."""
-    from keras_vit.weights.reader import scan
-    from keras_vit.weights.writer import write_safetensors
+    from keras_vit.weights.convert import write_safetensors
+    from keras_vit.weights.read import scan
 
     path = tmp_path / "x.safetensors"
     with pytest.warns(UserWarning, match="GELU"):

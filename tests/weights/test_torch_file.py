@@ -11,8 +11,8 @@ from conftest import GOLDEN
 from forged import patched, zipped
 from torch_files import Call, Stored, Tensor, members_of, pickled, size_of_torch, write_torch
 
-from keras_vit.weights.reader import CheckpointError, scan
-from keras_vit.weights.reader.directory import LARGEST_DIRECTORY
+from keras_vit.weights.read import CheckpointError, scan
+from keras_vit.weights.read.headers import LARGEST_DIRECTORY
 
 NUMBERS = (np.arange(15, dtype="float32") / 4).reshape(3, 5)
 A = Stored(NUMBERS, "0")

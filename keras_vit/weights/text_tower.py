@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from keras_vit.weights.families import ignored_among
-from keras_vit.weights.reader import TensorFile
-from keras_vit.weights.reader.sharded import ShardedFile
+from keras_vit.weights.read import TensorFile
+from keras_vit.weights.read.sharded import ShardedFile
 
 _SCALE, _BIAS = "logit_scale", "logit_bias"
 NO_PASS = "no forward pass reads"  # how a line on what takes no part in one ends
