@@ -10,17 +10,19 @@ from keras_vit.checks import install_hint
 from keras_vit.data.label_checks import check_trained, warn_of_alike
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, ArraySplit, divide
+from keras_vit.data.targets import CLASS_LABELS, Targets
 
 _Parts: TypeAlias = dict[Any, tuple[np.ndarray, np.ndarray]]  # images and labels by split; `None` if not divided yet
 
 
-def open_arrays(what: Any, seed: int, name: str = "arrays") -> Source:
+def open_arrays(what: Any, seed: int, name: str = "arrays", targets: Targets = CLASS_LABELS) -> Source:
     """A `Source` of arrays; see `open_source`.
 
     Args:
         what: `(images, labels)`, or a dict of those by split, which may hold `"class_names"`.
         seed: divides a single pair into splits.
         name: name of the data set.
+        targets: what the labels are.
 
     Raises:
         ValueError: for an empty set, images of another shape or range, and labels out of range. Also for a name of two
@@ -34,20 +36,35 @@ def open_arrays(what: Any, seed: int, name: str = "arrays") -> Source:
     given = dict(what) if isinstance(what, Mapping) else {None: what}
     names = _checked_names(given.pop("class_names", None))
     parts: _Parts = {_split_name(split): _pair(pair, split or "training") for split, pair in given.items()}
+    rows = {split: targets.of_array(split or "training", labels, names) for split, (_, labels) in parts.items()}
     if None not in parts and "train" not in parts:
         raise ValueError(f"a dict of arrays must have a split `train`.\nReceived: the keys {sorted(map(str, given))}.")
+    class_names: Sequence[str] = ()
+    for split, found in rows.items():
+        if found is not None:
+            class_names, parts[split] = found[0], (parts[split][0], found[1])
+    class_names = class_names or _checked_classes(parts, names)
+    if None in parts:
+        images, labels = parts[None]
+        members = divide(targets.strata(labels), seed)
+        parts = {split: (images[numbers], labels[numbers]) for split, numbers in members.items()}
+    _check_channels(parts)
+    facts = {"divided_by_seed": seed if None in given else None}
+    splits = {split: ArraySplit(*pair) for split, pair in parts.items()}
+    return Source(name, "arrays", tuple(class_names), splits, facts=facts)
+
+
+def _checked_classes(parts: _Parts, names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Makes all labels int64 in [0, K), in place, and gives the K names."""
+    for split, (_, labels) in parts.items():
+        _check_form(labels, split or "training")
     classes = _class_count(parts, names)
     told = names is not None or any(labels.ndim == 2 for _, labels in parts.values())
     _check_labels(parts, classes)
     _check_examples(parts, classes, told)
     class_names = names or tuple(map(str, range(classes)))
     check_trained({split or "train": _labels_in(labels) for split, (_, labels) in parts.items()}, class_names)
-    if None in parts:
-        images, labels = parts[None]
-        parts = {split: (images[rows], labels[rows]) for split, rows in divide(labels, seed).items()}
-    _check_channels(parts)
-    facts = {"divided_by_seed": seed if None in given else None}
-    return Source(name, "arrays", class_names, {split: ArraySplit(*pair) for split, pair in parts.items()}, facts=facts)
+    return class_names
 
 
 def open_digits(seed: int) -> Source:
@@ -76,7 +93,7 @@ def _split_name(split: str | None) -> str | None:
 
 
 def _pair(pair: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images as uint8 or float32, labels as int64."""
+    """Images as uint8 or float32, and labels, whose form is not checked yet."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TypeError(f"arrays must come as (images, labels).\nReceived: {type(pair).__name__} for {split}.")
     images, labels = pair
@@ -107,7 +124,6 @@ def _pair(pair: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"each image needs one label.\nReceived: {len(images)} images, {len(labels)} labels for {split}."
         )
-    _check_form(labels, split)
     return images.astype("float32" if images.dtype.kind == "f" else "uint8"), labels
 
 

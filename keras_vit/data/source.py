@@ -95,6 +95,12 @@ class Source:
                 f"Received: train_images={train_images:,}, for {train.size:,} images of {self.name}.",
                 parameters=("train_images",),
             )
+        if order == "balanced" and np.ndim(train.labels) > 1:
+            raise ArgumentError(
+                "images are taken in turns of their classes, so each must have one.\n"
+                f'Received: order={order!r} for {self.name}, with a row of targets for each. Pass order="random".',
+                parameters=("order",),
+            )
         if order == "balanced" and train_images < (classes := len(np.unique(train.labels))):
             raise ArgumentError(
                 "`train_images` must have one image for each class.\n"

@@ -76,11 +76,15 @@ def open_source(
     """
     seed = check_seed(seed)
     check_choice("on_bad_image", on_bad_image, ("skip", "raise"))
-    if isinstance(what, Source):
-        return what
+    source = what if isinstance(what, Source) else _opened(what, seed, on_bad_image, download, targets)
+    targets.check_source(source)
+    return source
+
+
+def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: Targets) -> Source:
     check_process()
     if isinstance(what, (tuple, list, Mapping)):
-        return arrays.open_arrays(what, seed)
+        return arrays.open_arrays(what, seed, targets=targets)
     if not isinstance(what, (str, os.PathLike)):
         raise TypeError(
             "data must be a name, a path, (images, labels), or a dict of those by split.\n"
@@ -93,7 +97,7 @@ def open_source(
     if prepared is not None:
         return tensorflow_datasets.open_prepared(prepared)
     if files := shards_at(what):
-        return open_shards(what, files, seed, on_bad_image)
+        return open_shards(what, files, seed, on_bad_image, targets)
     if os.path.isdir(path):
         return image_folder.open_folder(path, seed, on_bad_image)
     if path.suffix.lower() == ".csv":

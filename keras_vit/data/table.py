@@ -84,7 +84,7 @@ def _checked(path: Path, line: int, row: dict[Any, Any], wanted: Sequence[str]) 
     for name, cell in cells.items():
         if not cell:
             raise ValueError(
-                f"every row of a table must have a {name}.\nReceived: line {line} of {str(path)!r}: {cells}."
+                f"every row of a table must have its {name}.\nReceived: line {line} of {str(path)!r}: {cells}."
             )
     if "\0" in cells["path"]:
         raise ValueError(

@@ -49,6 +49,19 @@ class Targets:
         """
         raise NotImplementedError
 
+    def of_shards(self, shards: Sequence[Any]) -> tuple[Sequence[str], Sequence[np.ndarray]] | None:
+        """Names, and the labels of the photos of each shard; `None` where they are the classes that its index has."""
+        return None
+
+    def of_array(
+        self, split: str, values: np.ndarray, names: Sequence[str] | None
+    ) -> tuple[Sequence[str], np.ndarray] | None:
+        """Names and labels of a split that is given as arrays; `None` where these are classes."""
+        return None
+
+    def check_source(self, source: Any) -> None:
+        """Refuses an opened `Source` of other targets."""
+
     def strata(self, labels: np.ndarray) -> np.ndarray:
         """int64 `(n,)`: what is divided evenly over the splits of data without splits; by default nothing."""
         return np.zeros(len(labels), "int64")

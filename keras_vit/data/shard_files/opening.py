@@ -16,6 +16,7 @@ from keras_vit.data.shard_files.index import LOOK, Indexed, index_of, keep_looks
 from keras_vit.data.shard_files.rows import Row, ShardError, is_number
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS
+from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.files import FileKindError, expand_path, read_regular
 from keras_vit.images.photo_checks import GoodImage, check_image, take_as_checked
 from keras_vit.images.slices import Slice, forget_files, photo_bytes
@@ -25,7 +26,9 @@ _MOST_BYTES = 1 << 26
 _LABEL = "A label is one whole number or one name; in a tar, that of a .cls or of the field label of a .json."
 
 
-def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: str) -> Source:
+def open_shards(
+    what: FilePath, files: Sequence[Path], seed: int, on_bad_image: str, targets: Targets = CLASS_LABELS
+) -> Source:
     """A `Source` of the photos in shards; see `open_source`.
 
     Photos come in the order of their keys, whatever their order in the shards is. So those that `pack` has numbered
@@ -36,6 +39,7 @@ def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: 
         files: the shards.
         seed: divides shards without splits in their names.
         on_bad_image: as in `open_source`.
+        targets: what the labels are.
 
     Raises:
         ValueError: for a shard that cannot be read, a photo without a label, a label beyond the classes, and shards
@@ -46,11 +50,7 @@ def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: 
     splits = splits_of(files, path if path.is_dir() else None)
     forget_files()
     shards = index_of(files)
-    _check_schemas(shards)
-    names = _class_names(top, shards)
-    numbers, names = _numbers(shards, names)
-    if len(names) < 2:
-        raise ShardError("shards must hold photos of at least two classes", what, f"with {len(names)} class(es)")
+    names, of_shard = targets.of_shards(shards) or _classes(what, top, shards)
     slices = [[_slice(shard, row) for row in shard.rows.rows] for shard in shards]
     take_as_checked(_looked_at(shards, slices))
     order = sorted(
@@ -59,13 +59,21 @@ def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: 
         for place, row in enumerate(shard.rows.rows)
     )
     photos = [slices[number][place] for _, number, place in order]
-    labels = [numbers[str(shards[number].rows.rows[place].label)] for _, number, place in order]
+    labels = [of_shard[number][place] for _, number, place in order]
     of_split = None if splits is None else [splits[number] for _, number, _ in order]
-    source = source_of_files(
-        path if path.exists() else top, "shards", names, photos, labels, of_split, seed, on_bad_image
-    )
+    place = path if path.exists() else top
+    source = source_of_files(place, "shards", names, photos, labels, of_split, seed, on_bad_image, targets=targets)
     keep_looks(shards, [np.array([_look(place) for place in own], "uint8").reshape(-1, LOOK) for own in slices])
     return source
+
+
+def _classes(what: FilePath, top: Path, shards: Sequence[Indexed]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
+    """Class names, and the class of each photo of each shard."""
+    _check_schemas(shards)
+    numbers, names = _numbers(shards, _class_names(top, shards))
+    if len(names) < 2:
+        raise ShardError("shards must hold photos of at least two classes", what, f"with {len(names)} class(es)")
+    return names, [np.array([numbers[str(row.label)] for row in shard.rows.rows], "int64") for shard in shards]
 
 
 def _looked_at(shards: Sequence[Indexed], slices: Sequence[Sequence[Slice]]) -> Iterator[GoodImage]:

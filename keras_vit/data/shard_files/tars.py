@@ -37,7 +37,7 @@ def rows_of(path: str) -> Rows:
     with_dots = set()
     with open_regular(path) as file:
         for name, (offset, size) in _found(path, file):
-            key, kind = _parted(name)
+            key, kind = member_key(name)
             if kind in _LABELS:
                 labels.setdefault(key, {})[kind] = _label(path, name, _read(path, file, name, offset, size))
             elif kind in SUFFIXES and is_photo(os.path.basename(name)):
@@ -83,7 +83,7 @@ def _check_dots(path: str, lost: list[str]) -> None:
         )
 
 
-def _parted(name: str) -> tuple[str, str]:
+def member_key(name: str) -> tuple[str, str]:
     """The key of a member and its suffix in lower case; no suffix for those of hidden and system folders."""
     folder, slash, last = name.rpartition("/")
     stem, dot, suffix = last.partition(".")
@@ -131,7 +131,7 @@ def _found(path: str, file: BinaryIO) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def _is_read(name: str) -> bool:
     """Whether it is by its suffix a photo or a label."""
-    kind = _parted(name)[1]
+    kind = member_key(name)[1]
     return kind in _LABELS or kind[kind.rfind(".") :] in SUFFIXES
 
 

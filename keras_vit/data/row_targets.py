@@ -1,0 +1,305 @@
+"""Targets that are a row of numbers for each image, read from the columns of a table, a shard or an array.
+
+In a tar the JSON of a photo is an object whose fields are the columns, or the list in the column `labels`.
+"""
+
+import json
+import tarfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from keras_vit.checks import did_you_mean
+from keras_vit.data.label_checks import warn_of_alike
+from keras_vit.data.shard_files.index import Indexed
+from keras_vit.data.shard_files.tars import member_key
+from keras_vit.data.source import Source
+from keras_vit.data.targets import Targets
+from keras_vit.pages.formatting import printable
+
+LISTS = ("labels", "label")  # columns that hold several labels; the first counts
+_SEPARATORS = (";", "|")
+_BITS = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
+_LARGEST = float(np.finfo("float32").max)
+_ROUNDING = 1e-6  # of a number's size: a deviation below it is no difference in float32
+_NO_TARGETS = ("path", "split", "line", "key", "__key__", "file_name", "filename")
+
+
+class Row(NamedTuple):
+    """The cells of one image.
+
+    Args:
+        file: path of the table or shard.
+        place: of the image in it, as `"line 3"`.
+        cells: text, number or list by column.
+    """
+
+    file: str
+    place: str
+    cells: Mapping[str, Any]
+
+    def error(self, rule: str, column: str, found: object, remedy: str = "") -> ValueError:
+        """An error that names file, row and column."""
+        place = f"{self.place} of {printable(self.file)}, column {column!r}"
+        return ValueError(f"{rule}.\nReceived: {place}: {found}.{remedy and f' {remedy}'}")
+
+    def shown(self, column: str) -> str:
+        """A cell as an error shows it."""
+        cell = self.cells.get(column)
+        return "an empty cell" if cell in ("", None) else repr(cell)
+
+
+class RowTargets(Targets):
+    """Rows of numbers, float32 `(n, K)`. A kind of its own says in `of_rows` how cells become numbers.
+
+    Args:
+        names: of the K targets in their order, as a model knows them, or of the columns to take; by default those
+            that the data have.
+    """
+
+    noun: ClassVar[str]
+
+    def __init__(self, names: Sequence[str] | None = None) -> None:
+        self.names = None if names is None else tuple(names)
+
+    def of_rows(self, rows: Sequence[Row]) -> tuple[Sequence[str], np.ndarray]:
+        """Names and float32 `(n, K)` of some rows.
+
+        Raises:
+            ValueError: with file, row and column of a cell that is no target.
+        """
+        raise NotImplementedError
+
+    def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
+        found = [column for column in header if column not in _NO_TARGETS]
+        wanted = found if self.names is None else self.names
+        if "" in wanted:
+            raise ValueError(
+                f"every column of a table must have a name.\nReceived: {str(path)!r} with the columns {list(header)}. "
+                "pandas writes no index with index=False."
+            )
+        if not wanted or not set(wanted) <= set(header):
+            raise ValueError(
+                f"a table must have the columns of its {self.noun} beside the path.\n"
+                f"Received: {str(path)!r} with the columns {list(header)}"
+                f"{f', for {list(wanted)}' if wanted else ''}."
+            )
+        return wanted
+
+    def of_table(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], np.ndarray]:
+        if not rows:
+            raise ValueError(f"a table must have rows.\nReceived: {str(path)!r}, whose first line is its only one.")
+        return self.of_rows([Row(str(path), f"line {row['line']}", _targets_in(row)) for row in rows])
+
+    def of_shards(self, shards: Sequence[Indexed]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
+        rows = [_shard_rows(shard) for shard in shards]
+        names, values = self.of_rows([row for of_shard in rows for row in of_shard])
+        return names, np.split(values, np.cumsum([len(of_shard) for of_shard in rows])[:-1])
+
+    def of_array(
+        self, split: str, values: np.ndarray, names: Sequence[str] | None
+    ) -> tuple[Sequence[str], np.ndarray] | None:
+        table = values[:, None] if values.ndim == 1 else values
+        known = names or self.names or tuple(map(str, range(table.shape[-1])))
+        if table.ndim != 2 or table.dtype.kind not in "buif" or len(known) != table.shape[1]:
+            raise ValueError(
+                f"{self.noun} must be an array of numbers (n,) or (n, K), with one of `class_names` for each column.\n"
+                f"Received: shape {values.shape} of {values.dtype} for {split}, and {len(known)} names."
+            )
+        cells = (dict(zip(known, row, strict=True)) for row in table.tolist())
+        return self.of_rows([Row(split, f"row {number}", row) for number, row in enumerate(cells)])
+
+    def check_source(self, source: Any) -> None:
+        if any(np.ndim(split.labels) != 2 for split in source.splits.values()):
+            raise ValueError(
+                f"each image must have {self.noun}, which come from a .csv table, tars or Parquet, or arrays.\n"
+                f"Received: {source!r}, with one class for each image."
+            )
+        if self.names is not None and self.names != source.class_names:
+            raise ValueError(
+                "the data must have the targets that the model was trained with, in the same order.\n"
+                f"Received: {list(source.class_names[:10])}; the model has {list(self.names[:10])}."
+            )
+
+
+def _targets_in(cells: Mapping[str, Any]) -> dict[str, Any]:
+    return {column: cell for column, cell in cells.items() if column not in _NO_TARGETS}
+
+
+def _shard_rows(shard: Indexed) -> list[Row]:
+    """A row for each photo of a shard."""
+    path = str(shard.path)
+    if shard.path.suffix == ".parquet":
+        return [Row(path, f"row {number}", _targets_in(cells)) for number, cells in enumerate(_parquet_rows(path))]
+    if shard.path.suffix != ".tar":
+        raise ValueError(
+            "several targets of a photo are read from .tar and .parquet shards.\n"
+            f"Received: {printable(path)}. Pack the photos as tars, with a .json for each."
+        )
+    found, rows = _json_members(path), []
+    for row in shard.rows.rows:
+        name, cells = found.get(member_key(row.key)[0], (row.key, None))
+        if not isinstance(cells, (list, dict)):
+            kind = "none" if cells is None else f"member {name!r}, which is neither"
+            raise ValueError(
+                "every photo of a tar must have a .json with a list of labels, or with an object of fields.\n"
+                f"Received: {printable(path)}, photo {row.key!r}: {kind}."
+            )
+        cells = {LISTS[0]: cells} if isinstance(cells, list) else _targets_in(cells)
+        rows.append(Row(path, f"member {name!r}", cells))
+    return rows
+
+
+def _json_members(path: str) -> dict[str, tuple[str, Any]]:
+    """Name and value of every JSON in a tar, by the key of its photo."""
+    found = {}
+    with tarfile.open(path) as tar:
+        for member in tar:
+            key, suffix = member_key(member.name)
+            if suffix == ".json" and (file := tar.extractfile(member)) is not None:
+                try:
+                    found[key] = (member.name, json.loads(file.read()))
+                except (ValueError, RecursionError) as error:
+                    place = f"{printable(path)}, member {member.name!r}: {str(error).partition(';')[0]}"
+                    raise ValueError(f"a .json of a tar must be JSON in UTF-8.\nReceived: {place}.") from None
+    return found
+
+
+def _parquet_rows(path: str) -> list[dict[str, Any]]:
+    """The cells of every row of a Parquet file, but those of bytes."""
+    import pyarrow.parquet
+    import pyarrow.types as types
+
+    kinds = (types.is_struct, types.is_binary, types.is_large_binary)
+    schema = pyarrow.parquet.read_schema(path)
+    wanted = [field.name for field in schema if not any(is_kind(field.type) for is_kind in kinds)]
+    return pyarrow.parquet.read_table(path, columns=wanted).to_pylist()
+
+
+class NumberTargets(RowTargets):
+    """One or several numbers of an image: columns of a table, by default all beside `path` and `split`."""
+
+    noun = "numbers"
+
+    def of_rows(self, rows: Sequence[Row]) -> tuple[Sequence[str], np.ndarray]:
+        columns = list(rows[0].cells) if self.names is None else self.names
+        return columns, np.array([[_number(row, column) for column in columns] for row in rows], "float32")
+
+
+class LabelTargets(RowTargets):
+    """Any number of labels of an image, as rows of 0 and 1.
+
+    A column `labels` has names with `;` or `|` between them, or a list of names. Otherwise each column is a label.
+    """
+
+    noun = "labels"
+
+    def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
+        listing = next((column for column in LISTS if column in header), None)
+        by_column = listing is None or (self.names is not None and set(self.names) <= set(header))
+        return super().columns(path, header) if by_column else (str(listing),)
+
+    def of_rows(self, rows: Sequence[Row]) -> tuple[Sequence[str], np.ndarray]:
+        cells = rows[0].cells
+        listing = next((column for column in LISTS if column in cells), None)
+        if listing is None or (self.names is not None and set(self.names) <= set(cells)):
+            columns = list(cells) if self.names is None else self.names
+            return columns, np.array([[_bit(row, column) for column in columns] for row in rows], "float32")
+        separator = _separator(rows, listing)
+        lists = [_labels_in(row, listing, separator) for row in rows]
+        names = self.names or sorted({name for found in lists for name in found})
+        places = {name: place for place, name in enumerate(names)}
+        values = np.zeros((len(rows), len(names)), "float32")
+        for number, (row, found) in enumerate(zip(rows, lists, strict=True)):
+            for name in found:
+                if name not in places:
+                    known = did_you_mean(name, names) or f" It knows {', '.join(names[:10])}."
+                    rule = "a label must be one that the model was trained with"
+                    raise row.error(rule, listing, repr(name), known.strip())
+                values[number, places[name]] = 1
+        return names, values
+
+    def strata(self, labels: np.ndarray) -> np.ndarray:
+        counts = np.where(labels > 0, labels.sum(axis=0), np.inf)  # of the labels that each image has
+        none = np.isinf(counts.min(axis=1))
+        return np.where(none, labels.shape[1], counts.argmin(axis=1))  # the rarest label of each image
+
+    def check_names(self, names: Sequence[str]) -> None:
+        warn_of_alike(names)
+
+
+def _number(row: Row, column: str) -> float:
+    cell = row.cells.get(column)
+    try:
+        value = float(cell)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        comma = isinstance(cell, str) and cell.count(",") == 1 and "." not in cell
+        remedy = "Write a point for the comma." if comma else "Leave the row out, or name the columns to learn."
+        raise row.error("a target must be a number", column, row.shown(column), remedy) from None
+    if not abs(value) <= _LARGEST:
+        raise row.error("a target must be a finite number in float32", column, row.shown(column), "Leave the row out.")
+    return value
+
+
+def _bit(row: Row, column: str) -> float:
+    value = _BITS.get(str(row.cells.get(column)).strip().lower())
+    if value is None:
+        remedy = "A column of several names is called labels."
+        raise row.error("the column of a label must hold 0 or 1", column, row.shown(column), remedy)
+    return value
+
+
+def _separator(rows: Sequence[Row], column: str) -> str:
+    """`;` or `|`, whichever stands in the column."""
+    texts = [(row, row.cells.get(column)) for row in rows]
+    having = {sign: row for sign in _SEPARATORS for row, text in texts if isinstance(text, str) and sign in text}
+    if len(having) > 1:
+        row, other = having["|"], having[";"]
+        found = f"{row.shown(column)}, and {other.place} has {other.shown(column)}"
+        raise row.error("labels must have ; between them or |, the same in every row", column, found)
+    return next(iter(having), _SEPARATORS[0])
+
+
+def _labels_in(row: Row, column: str, separator: str) -> list[str]:
+    cell = row.cells.get(column)
+    if cell in ("", None):
+        remedy = "If an image may have none of the labels, write one column of 0 and 1 for each label."
+        raise row.error("every row must have a label", column, row.shown(column), remedy)
+    found = cell.split(separator) if isinstance(cell, str) else cell
+    if not isinstance(found, list) or not all(isinstance(name, (str, int)) for name in found):
+        raise row.error("labels must be a list of names", column, row.shown(column))
+    names = [str(name).strip() for name in found]
+    if not all(names):
+        raise row.error("a label must have a name", column, f"{row.shown(column)}, with an empty one")
+    return names
+
+
+def warn_of_constant_labels(source: Source) -> None:
+    """Warns of labels that no training image has, or that all have: nothing can be learned of them."""
+    labels = source.split("train").labels
+    none, all_ = labels.max(axis=0) == 0, labels.min(axis=0) == 1
+    for which, words in ((none, "no training image has"), (all_, "all training images have")):
+        if which.any():
+            names = [printable(source.class_names[place]) for place in np.flatnonzero(which)[:5]]
+            warnings.warn(f"{words} {which.sum()} label(s) of {source.name}, as {names}.", UserWarning, stacklevel=2)
+
+
+def mean_and_deviation(source: Source) -> tuple[list[float], list[float]]:
+    """The mean and the standard deviation of every target over the training images.
+
+    Raises:
+        ValueError: for a target that has one value.
+    """
+    values = source.split("train").labels.astype("float64")
+    means, deviations = values.mean(axis=0), values.std(axis=0)
+    for name, column, mean, deviation in zip(source.class_names, values.T, means, deviations, strict=True):
+        if deviation <= _ROUNDING * abs(mean):
+            raise ValueError(
+                "a target must differ between training images, or there is nothing to learn.\n"
+                f"Received: {source.name!r}, column {name!r}: {column[0]:g} in all {len(column):,} training images. "
+                "Leave the column out."
+            )
+    return means.tolist(), deviations.tolist()
