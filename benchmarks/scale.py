@@ -152,7 +152,7 @@ def sent_bytes(config, shapes, parts, kind, devices, group, batch, tokens):
     """
     whole = sum(numbers(shape) for path, shape in shapes.items() if path not in parts)
     share = sum(numbers(shapes[path]) for path in parts)
-    pooled = config.pooling == "token" and config.last_block == "pooled"
+    pooled = config.pooling == "token" and config.last_block_outputs == "pooled"
     read = config.num_prefix_tokens if pooled else tokens  # that the last block computes
     if kind == "fsdp":
         mlp = sum(numbers(shapes[p]) for p in parts if p.startswith(f"block_{config.num_layers - 1:02}/mlp"))

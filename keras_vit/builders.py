@@ -25,6 +25,7 @@ from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.graph import Head, build_graph, check_input_shape
 from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.renamed import accepts_old_arguments
 from keras_vit.weights.adapt import classes_of, replaced_layers, with_end_of, without_end, without_tokens
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.hub import WeightsRecord, model_called
@@ -38,6 +39,7 @@ _FIELDS = tuple(RECORD_OF)
 _TOLD_BY_NO_TENSOR = ("activation", "layer_norm_epsilon")
 
 
+@accepts_old_arguments
 def build(
     config: ViTConfig | str | None = None,
     include_top: bool = True,
@@ -290,7 +292,7 @@ def _follow_head(
     is_open = config.representation_size is None and not representation_is_given
     if is_open and classes == checkpoint.classes:  # a new head goes without pre-logits
         config = config.replace(representation_size=checkpoint.representation_size)
-    replaced = replaced_layers(checkpoint, classes, config.read_tokens, config.representation_size)
+    replaced = replaced_layers(checkpoint, classes, config.pooled_tokens, config.representation_size)
     return config, dataclasses.replace(head, classes=classes), *replaced
 
 

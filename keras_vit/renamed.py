@@ -10,10 +10,24 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Class = TypeVar("_Class", bound=type)
 
 NAMES: dict[str, str] = {}  # public names of the package
-ARGUMENTS: dict[str, str] = {}  # of public functions, layers, builders and `ViTConfig`
-VALUES: dict[str, dict[Any, Any]] = {}  # new name of an argument: {old value: new value}
+ARGUMENTS: dict[str, str] = {  # of public functions, layers, builders and `ViTConfig`; attributes too
+    "branch_norm": "norm_position",
+    "unit_length": "normalize_embedding",
+    "map_prefix": "pool_prefix_tokens",
+    "summary": "class_token_reduction",
+    "summary_tokens": "class_token_indices",
+    "last_block": "last_block_outputs",
+    "placed_tokens": "positioned_tokens",
+    "read_tokens": "pooled_tokens",
+    "read_places": "pooled_indices",
+    "num_read_tokens": "num_pooled_tokens",
+}
+VALUES: dict[str, dict[Any, Any]] = {  # new name of an argument: {old value: new value}
+    "norm_position": {"before": "pre", "behind": "post"},
+}
 
 
 def warn_renamed(old: str, new: str, stacklevel: int = 2) -> None:
@@ -43,7 +57,7 @@ def current_arguments(
         now = VALUES.get(new, {}).get(value, value) if isinstance(value, str) else value
         if stacklevel is not None and new != name:
             warn_renamed(name, new, stacklevel + 1)
-        elif stacklevel is not None and now != value:
+        elif stacklevel is not None and now is not value:
             warn_renamed(f"{name}={value!r}", f"{name}={now!r}", stacklevel + 1)
         current[new] = now
     return current
@@ -62,11 +76,31 @@ def accepts_old_arguments(function: _Function) -> _Function:
     return with_old_names  # type: ignore[return-value]
 
 
-def old_attribute(old: str, new: str) -> Any:
-    """A property of a class for an attribute's old name."""
+def by_old_name(self: Any, name: str) -> Any:
+    """`__getattr__` of classes with renamed attributes: the attribute of an old name, with its old value."""
+    new = ARGUMENTS.get(name)
+    if new is None or not hasattr(self, new):
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    warn_renamed(name, new)
+    value = getattr(self, new)
+    return next((old for old, now in VALUES.get(new, {}).items() if now == value), value)
 
-    def read(self: Any) -> Any:
-        warn_renamed(old, new)
-        return getattr(self, new)
 
-    return property(read, doc=f"`{new}`, by its name of version 0.6.")
+def accepts_old_names(cls: _Class) -> _Class:
+    """Decorates a class whose constructor takes the old names of its arguments, and which has the old attributes.
+
+    These are no properties, since Keras reads all of a layer's when it saves one.
+    """
+    init = vars(cls).get("__init__", object.__init__)
+    parameters = inspect.signature(init).parameters
+    if old := {name: new for name, new in ARGUMENTS.items() if new in parameters and name not in parameters}:
+
+        @functools.wraps(init)
+        def with_old_names(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **current_arguments(kwargs, old, stacklevel=2))
+
+        vars(with_old_names)["__signature__"] = inspect.signature(init)  # which Keras reads
+        setattr(cls, "__init__", with_old_names)  # noqa: B010
+    if not hasattr(cls, "__getattr__"):
+        setattr(cls, "__getattr__", by_old_name)  # noqa: B010
+    return cls

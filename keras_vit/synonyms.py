@@ -14,7 +14,7 @@ _OTHERS = {
     "beta_1": "b1 beta1",
     "beta_2": "b2 beta2",
     "bfloat16": "bf16",
-    "branch_norm": "post_norm res_post_norm use_post_norm",
+    "norm_position": "post_norm res_post_norm use_post_norm",
     "class_token": "cls_token use_cls_token",
     "classes": "n_classes nb_classes num_class num_classes num_labels",
     "classifier_activation": "head_activation top_activation",

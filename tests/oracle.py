@@ -115,16 +115,16 @@ def turned(x, grid, rule, frequencies=None, periods=None):
     return x
 
 
-def block(tokens, w, heads, exact=False, branch_norm="before", **rotary):
+def block(tokens, w, heads, exact=False, norm_position="pre", **rotary):
     def normed(x, half, where):
-        return layer_norm(x, w[f"norm_{half}/gamma"], w.get(f"norm_{half}/beta")) if branch_norm == where else x
+        return layer_norm(x, w[f"norm_{half}/gamma"], w.get(f"norm_{half}/beta")) if norm_position == where else x
 
-    x = normed(tokens, 1, "before")
-    x = normed(attention(x, x, below(w, "attention"), heads, **rotary), 1, "behind")
+    x = normed(tokens, 1, "pre")
+    x = normed(attention(x, x, below(w, "attention"), heads, **rotary), 1, "post")
     tokens = tokens + x * w.get("layer_scale_1/gamma", 1.0)
-    x = normed(tokens, 2, "before")
+    x = normed(tokens, 2, "pre")
     x = gated_mlp(x, below(w, "mlp")) if "mlp/gate/kernel" in w else mlp(x, below(w, "mlp"), exact)
-    return tokens + normed(x, 2, "behind") * w.get("layer_scale_2/gamma", 1.0)
+    return tokens + normed(x, 2, "post") * w.get("layer_scale_2/gamma", 1.0)
 
 
 def below(w, prefix):

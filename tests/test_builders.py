@@ -137,7 +137,7 @@ def test_weight_names_are_fixed_whatever_was_built_before(tiny):
 
 
 def test_short_cut_of_the_last_block_has_the_same_weights_and_numbers(tiny):
-    whole = make_tiny(last_block="all")
+    whole = make_tiny(last_block_outputs="all")
     assert tiny.get_layer("block_01").output.shape == (None, 1, 12)
     assert whole.get_layer("block_01").output.shape == (None, 36, 12)
     assert [w.path for w in whole.weights] == [w.path for w in tiny.weights]

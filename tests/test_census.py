@@ -71,7 +71,7 @@ def counted(line, config):
     with keras.StatelessScope(initialize_variables=False):
         model = keras_vit.build(config, input_shape=shape, **tops)
     grid = config.grid(*shape[:2])
-    rows = grid[0] * grid[1] + len(config.placed_tokens) if config.position_embedding == "learned" else 0
+    rows = grid[0] * grid[1] + len(config.positioned_tokens) if config.position_embedding == "learned" else 0
     return model.count_params() - (rows - int(line["rows"])) * config.hidden_size
 
 

@@ -15,7 +15,13 @@ from keras_vit.config.vit import RECORD_OF, RECORDS, ViTConfig
 from keras_vit.layers import BLOCKS
 from keras_vit.model.layer_lookup import dense_parts, norm_readers, token_layers
 
-SOME = {"patch_size": 8, "num_layers": 5, "distilled": True, "position_embedding": "sincos2d", "last_block": "all"}
+SOME = {
+    "patch_size": 8,
+    "num_layers": 5,
+    "distilled": True,
+    "position_embedding": "sincos2d",
+    "last_block_outputs": "all",
+}
 
 
 def test_every_field_stands_in_one_record():
@@ -79,7 +85,7 @@ def test_unknown_fields_are_refused(fields, said):
 def test_prefix_tokens_have_names_and_the_config_says_which_are_read(fields, prefix, read):
     config = tiny_config(**fields)
     assert config.prefix_tokens == prefix
-    assert config.read_tokens == read
+    assert config.pooled_tokens == read
     assert config.num_prefix_tokens == len(prefix)
 
 

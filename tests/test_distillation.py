@@ -42,7 +42,7 @@ def test_logits_are_the_average_of_two_heads_on_two_tokens(student):
 
 
 def test_last_block_short_cut_gives_what_the_whole_block_gives(student):
-    whole = keras_vit.build(tiny_config(distilled=True, last_block="all"), input_shape=(20, 28, 3), classes=7)
+    whole = keras_vit.build(tiny_config(distilled=True, last_block_outputs="all"), input_shape=(20, 28, 3), classes=7)
     whole.set_weights(student.get_weights())
     x = images(2, 20, 28, 3)
     np.testing.assert_allclose(numpy(whole(x)), numpy(student(x)), atol=1e-5)

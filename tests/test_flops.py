@@ -56,7 +56,7 @@ GAP = tiny_config(pooling="gap", num_layers=3)
 
 
 def every_token(name):
-    return dataclasses.replace(VARIANTS[name], last_block="all")
+    return dataclasses.replace(VARIANTS[name], last_block_outputs="all")
 
 
 # Against the traced model
@@ -65,7 +65,7 @@ HYBRID = {"patch_size": 1, "resnet_stages": (1, 2), "resnet_width_factor": 0.5}
 # Fields of a config, and H, W, C and K.
 CASES = {
     "pooled": ({}, (20, 28, 3, 7)),
-    "every token": ({"last_block": "all"}, (20, 28, 3, 7)),
+    "every token": ({"last_block_outputs": "all"}, (20, 28, 3, 7)),
     "no head": ({}, (12, 44, 5, 0)),
     "one block": ({"num_layers": 1}, (20, 28, 3, 7)),
     "mean": ({"pooling": "gap", "class_token": True}, (20, 28, 3, 7)),
@@ -73,7 +73,7 @@ CASES = {
     "all tokens": ({"pooling": "none", "representation_size": 11}, (20, 28, 1, 7)),
     "representation": ({"representation_size": 11}, (20, 28, 3, 7)),
     "distilled": ({"distilled": True}, (20, 28, 3, 7)),
-    "distilled, every token": ({"distilled": True, "last_block": "all"}, (20, 28, 3, 0)),
+    "distilled, every token": ({"distilled": True, "last_block_outputs": "all"}, (20, 28, 3, 0)),
     "positions of sines": ({"position_embedding": "sincos2d"}, (20, 28, 3, 7)),
     "patch dropout": ({"patch_dropout_rate": 0.5, "rematerialize": True}, (20, 28, 3, 7)),
     "positions in 2-D": ({"position_embedding": "learned2d", "position_injection": "blocks"}, (20, 28, 3, 7)),

@@ -38,7 +38,7 @@ valid = st.fixed_dictionaries(
         "position_injection": st.sampled_from(["stem", "blocks", "blocks_shared"]),
         "attention": st.sampled_from(["global", "global", "axial"]),
         "patch_dropout_rate": st.sampled_from([0.0, 0.0, 0.4]),
-        "last_block": st.sampled_from(["pooled", "all"]),
+        "last_block_outputs": st.sampled_from(["pooled", "all"]),
         "grid": st.tuples(st.integers(1, 4), st.integers(1, 4)),
         "channels": st.integers(1, 5),
         "classes": st.none() | st.sampled_from([1, 2, 1000]),
@@ -56,13 +56,13 @@ switches = {
     "class_tokens": st.integers(1, 3),
     "registers": st.integers(0, 3),
     "patch_dropout_rate": st.sampled_from([0.0, 0.0, 0.4]),
-    "summary": st.sampled_from(["mean", "concatenated"]),
+    "class_token_reduction": st.sampled_from(["mean", "concatenated"]),
     "representation_size": st.none() | st.integers(1, 16),
     "projection_size": st.none() | st.integers(1, 16),
-    "unit_length": flags,
+    "normalize_embedding": flags,
     "map_heads": st.sampled_from([None, 1, 2, 4]),
     "map_mlp_dim": st.none() | st.integers(1, 16),
-    "map_prefix": flags,
+    "pool_prefix_tokens": flags,
     "final_norm": st.sampled_from(["tokens", "pooled", "none"]),
     "patch_bias": flags,
     "patch_norm": flags,
@@ -72,7 +72,7 @@ switches = {
     "norm": st.sampled_from(["layer", "rms"]),
     "layer_norm_epsilon": st.sampled_from([1e-6, 1e-5]),
     "pre_norm": flags,
-    "branch_norm": st.sampled_from(["before", "before", "behind"]),
+    "norm_position": st.sampled_from(["pre", "pre", "post"]),
     "qkv_bias": st.sampled_from(["all", "none", "query_value"]),
     "proj_bias": flags,
     "qk_norm": st.sampled_from(["none", "head", "width"]),
@@ -112,7 +112,7 @@ def encoders(draw):
         changed |= {"class_token": draw(st.sampled_from([None, True]))}
     if drawn["rotary_coordinates"] == "unit":
         changed |= {"rotary_offset": 0.0, "rotary_reference": None}
-    if drawn["branch_norm"] == "behind":
+    if drawn["norm_position"] == "post":
         changed |= {"layer_scale": "none"}
     if drawn["rotary"] == "mixed":
         changed |= {"rotary_periods": "computed", "kv_heads": None}
@@ -124,7 +124,7 @@ def encoders(draw):
         changed |= {"pixel_statistics": tuple(each * drawn["channels"] for each in drawn["pixel_statistics"])}
     drawn |= changed
     places = st.lists(st.integers(0, drawn["class_tokens"] - 1), min_size=1, unique=True)
-    return drawn | {"summary_tokens": draw(st.none() | places.map(lambda found: tuple(sorted(found))))}
+    return drawn | {"class_token_indices": draw(st.none() | places.map(lambda found: tuple(sorted(found))))}
 
 
 def expected_parameters(c, grid, channels, classes):
@@ -132,7 +132,7 @@ def expected_parameters(c, grid, channels, classes):
     d, m = c.hidden_size, c.mlp_dim
     norm = 1 if c.norm == "rms" else 2  # times the width
     plain = 4 * d * d + 4 * d  # attention
-    prefix = len(c.placed_tokens)
+    prefix = len(c.positioned_tokens)
     blocks = c.num_layers * (2 if c.attention == "axial" else 1)
     heads = [d // c.num_heads * count for count in c.kv_heads or (c.num_heads,) * blocks]
     total = c.num_prefix_tokens * d + sum(block_parameters(c, norm, keys) for keys in heads)
@@ -160,8 +160,8 @@ def expected_parameters(c, grid, channels, classes):
     m = c.map_mlp_dim or m
     total += d + plain + norm * d + 2 * d * m + d + m if c.pooling == "map" else 0
     total += d + 3 * d * d + d if c.pooling == "attentive" else 0
-    read = len(c.summary_tokens or range(c.class_tokens))
-    width = d * read if (c.pooling, c.summary) == ("token", "concatenated") else d
+    read = len(c.class_token_indices or range(c.class_tokens))
+    width = d * read if (c.pooling, c.class_token_reduction) == ("token", "concatenated") else d
     total += norm * width if c.final_norm == "pooled" else 0
     for size in (c.representation_size, c.projection_size):
         total += (width + 1) * size if size else 0

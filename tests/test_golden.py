@@ -41,11 +41,11 @@ def test_every_golden_file_is_a_case():
     assert found == set(CASES) | set(RESIZED)
 
 
-@pytest.mark.parametrize("last_block", ["pooled", "all"])
+@pytest.mark.parametrize("last_block_outputs", ["pooled", "all"])
 @pytest.mark.parametrize("case", CASES)
-def test_logits_are_the_official_ones(case, last_block):
+def test_logits_are_the_official_ones(case, last_block_outputs):
     expected = expected_of(case)
-    model = loaded(case, last_block=last_block)
+    model = loaded(case, last_block_outputs=last_block_outputs)
     assert model.weights_report == ()
     np.testing.assert_allclose(model.predict(expected["images"], verbose=0), expected["logits"], atol=1e-5)
 
@@ -53,7 +53,7 @@ def test_logits_are_the_official_ones(case, last_block):
 @pytest.mark.parametrize("case", CASES)
 def test_every_block_and_the_encoded_tokens_are_the_official_ones(case):
     expected = expected_of(case)
-    model = loaded(case, last_block="all")
+    model = loaded(case, last_block_outputs="all")
     names = [*(f"block_{i:02}" for i in range(3)), "encoder_norm"]
     stations = keras.Model(model.input, [model.get_layer(name).output for name in names])
     for key, got in zip(["block_0", "block_1", "block_2", "encoded"], stations(expected["images"]), strict=True):
@@ -70,12 +70,12 @@ def test_all_tokens_without_a_top_are_the_official_ones(case):
     np.testing.assert_allclose(numpy(model(expected["images"])), expected["encoded"], atol=1e-5)
 
 
-@pytest.mark.parametrize("last_block", ["pooled", "all"])
+@pytest.mark.parametrize("last_block_outputs", ["pooled", "all"])
 @pytest.mark.parametrize("case", CASES)
-def test_loss_and_gradients_are_the_official_ones(case, last_block):
+def test_loss_and_gradients_are_the_official_ones(case, last_block_outputs):
     tf = pytest.importorskip("tensorflow")
     expected = expected_of(case)
-    model = loaded(case, last_block=last_block)
+    model = loaded(case, last_block_outputs=last_block_outputs)
     keys = [key for key in expected.files if key.startswith("grad:")]
     assert len(keys) == 4
     variables = {v.path: v for v in model.trainable_variables}

@@ -12,7 +12,7 @@ IMAGENET = keras_vit.Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224
 PLAIN = keras_vit.Preprocessing(image_size=None)
 KINDS = {
     "token": {},
-    "whole last block": {"last_block": "all"},
+    "whole last block": {"last_block_outputs": "all"},
     "gap": {"pooling": "gap"},
     "map": {"pooling": "map"},
     "headless": {"pooling": "none", "include_top": False, "classes": None},

@@ -25,7 +25,7 @@ GROUPED = {"qk_norm": "head", "kv_heads": 1}
 BIASES = {"qkv_bias": "none", "proj_bias": False, "norm_kind": "rms", "rotary_layout": "half"} | GROUPED
 SWITCHES = {"qkv_bias": "none", "gated_mlp": True, "layer_scale": "both", "layer_scale_init": 0.1, "norm": "rms"}
 SWITCHES |= {"attention_norm": True, "mlp_norm": True, "proj_bias": False, "mlp_bias": False}
-SWITCHES |= {"rotary_layout": "half", "takes_bias": True, "branch_norm": "before"} | GROUPED
+SWITCHES |= {"rotary_layout": "half", "takes_bias": True, "norm_position": "pre"} | GROUPED
 NO_BIAS = {"mlp_bias": False, "norm_kind": "rms"}
 UNIT = {"filters": 32, "strides": 2, "projection": True}
 INNER, HIDDEN = ({name: True, "layer_norm_epsilon": 1e-5} for name in ("attention_norm", "mlp_norm"))
@@ -38,7 +38,7 @@ MERGED |= {
     "rotary_layout": None,
     "takes_bias": False,
     "layer_scale": "none",
-    "branch_norm": "behind",
+    "norm_position": "post",
 }  # and takes no others
 TURNED = {"rotary": "mixed", "rotary_theta": 10.0, "rotary_layout": "interleaved", "rotary_axes": "xy"}
 TURNED |= {"rotary_coordinates": "grid", "rotary_offset": 1.0, "rotary_reference": 16, "rotary_periods": "stored"}
@@ -74,7 +74,12 @@ LAYERS = {
     "AxialBlock": SIZES | RATES | WAYS | {"patch_size": 4, "rematerialize": True},
     "MergingBlock": SIZES | RATES | WAYS | SWITCHES | MERGED,
     "PatchDropout": {"rate": 0.4, "num_prefix_tokens": 2, "seed": 5, "tells_places": True},
-    "TokenPooling": {"kind": "gap", "num_prefix_tokens": 1, "summary_tokens": (0, 2), "summary": "concatenated"},
+    "TokenPooling": {
+        "kind": "gap",
+        "num_prefix_tokens": 1,
+        "class_token_indices": (0, 2),
+        "class_token_reduction": "concatenated",
+    },
     "AttentionPooling": SIZES | WAYS | {"num_prefix_tokens": 1, "kind": "attentive", "norm_kind": "rms"},
 }
 MODELS = {

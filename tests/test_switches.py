@@ -22,10 +22,17 @@ KINDS = {
     "eva02": {"mlp_norm": True, "gated_mlp": True, "qkv_bias": "query_value", **GRID, "rotary_reference": 16},
     "pe": {
         **{"pre_norm": True, "patch_bias": False, "pooling": "map", "class_token": True, "layer_norm_epsilon": 1e-5},
-        **{"map_heads": 2, "map_mlp_dim": 19, "map_prefix": True, **GRID, "rotary_axes": "xy", "rotary_offset": 1.0},
+        **{
+            "map_heads": 2,
+            "map_mlp_dim": 19,
+            "pool_prefix_tokens": True,
+            **GRID,
+            "rotary_axes": "xy",
+            "rotary_offset": 1.0,
+        },
     },
     "radio": {
-        **{"class_tokens": 4, "summary_tokens": (0, 2), "summary": "concatenated", "registers": 2},
+        **{"class_tokens": 4, "class_token_indices": (0, 2), "class_token_reduction": "concatenated", "registers": 2},
         **{"final_norm": "none", "layer_scale": "both"},
         "pixel_statistics": ((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)),
     },
@@ -47,7 +54,7 @@ KINDS = {
         **{"norm": "rms", "qk_norm": "head", "kv_heads": (3, 1), "layer_scale": "attention", "gated_mlp": True},
         **{"registers": 2, "rotary": "axial", "position_embedding": "none", "hidden_size": 24},
     },
-    "eva_clip_e": {"branch_norm": "behind", "qkv_bias": "query_value", "pooling": "map", "class_token": True},
+    "eva_clip_e": {"norm_position": "post", "qkv_bias": "query_value", "pooling": "map", "class_token": True},
     "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
 }
 X = images(2, 20, 28, 3)
@@ -86,7 +93,7 @@ def test_features_and_attention_know_registers_from_patches(model):
     assert found[1].shape == (2, 5, 7, model.config.hidden_size)
     assert found.prefix_tokens[2].shape[1] == prefix
     last = keras.Model(model.input, token_layers(model)[-1].output)
-    if model.config.num_read_tokens is None:
+    if model.config.num_pooled_tokens is None:
         np.testing.assert_allclose(found[2].reshape(2, 35, -1), numpy(last(X))[:, prefix:], atol=1e-5)
     maps = keras_vit.attention_maps(model, X)
     assert maps.prefix_tokens.count("register") == model.config.registers
@@ -170,12 +177,12 @@ def test_exports_stay_within_their_bounds(model, format, tmp_path):
         ({"attention": "axial", "pooling": "gap", "layer_scale": "both"}, "layer_scale='both'"),
         ({"registers": -1}, "registers=-1"),
         ({"layer_scale": "mlp"}, "layer_scale='mlp'"),
-        ({"branch_norm": "post"}, "branch_norm='post'"),
-        ({"branch_norm": "behind", "layer_scale": "both"}, "layer_scale='both'"),
-        ({"branch_norm": "behind", "attention": "axial", "pooling": "gap"}, "branch_norm='behind'"),
+        ({"norm_position": "both"}, "norm_position='both'"),
+        ({"norm_position": "post", "layer_scale": "both"}, "layer_scale='both'"),
+        ({"norm_position": "post", "attention": "axial", "pooling": "gap"}, "norm_position='post'"),
         ({"qkv_bias": True}, "qkv_bias=True"),
         ({"class_tokens": 2, "distilled": True}, "class_tokens=2"),
-        ({"class_tokens": 2, "summary_tokens": (0, 2)}, r"summary_tokens=\(0, 2\)"),
+        ({"class_tokens": 2, "class_token_indices": (0, 2)}, r"class_token_indices=\(0, 2\)"),
         ({"norm": "batch"}, "norm='batch'"),
         ({"kv_heads": (3, 2)}, r"kv_heads=\(3, 2\)"),
         ({"qk_norm": True}, "qk_norm=True"),

@@ -43,7 +43,7 @@ class AttentionMaps:
         blocks: float32 `(L, B, A, T, T)` for blocks, images and heads. Entry (t, s) is how much token t reads from
             token s. Rows sum to 1, in half precision up to rounding.
         pooling: float32 `(B, A, N)`, weights of the patches in attention pooling; `None` for other pooling. They sum to
-            1, unless `map_prefix` has it read prefix tokens too.
+            1, unless `pool_prefix_tokens` has it read prefix tokens too.
         reading: float64 `(B, T)` with sum 1, the weights with which the model's answer reads the last block's tokens.
             A class token has 1, or 0.5 beside a distillation token or a mean. Mean pooling is even over the patches.
             Attention pooling is `pooling` averaged over the heads.
@@ -135,8 +135,8 @@ def as_maps(inner: VisionTransformer, shape: Shape, found: list) -> AttentionMap
     if pooling is not None:
         reading[:, -pooling.shape[-1] :] = pooling.mean(axis=1, dtype="float64")
         pooling = pooling[..., -(reading.shape[-1] - config.num_prefix_tokens) :]
-    elif config.read_places:
-        reading[:, config.read_places] = 1 / len(config.read_places)
+    elif config.pooled_indices:
+        reading[:, config.pooled_indices] = 1 / len(config.pooled_indices)
     else:
         reading[:, config.num_prefix_tokens :] = 1 / (blocks.shape[-1] - config.num_prefix_tokens)
     if config.pooling == "token_gap":

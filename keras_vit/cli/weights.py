@@ -120,7 +120,7 @@ def _row(builder: str, name: str, size: int) -> tuple[str, ...]:
     config = published_config(name)
     if size % config.side_unit:
         return builder, name, "-", str(config.stride), *("-" for _ in _FLOPS)
-    every_token = config.replace(last_block="all") if isinstance(config, ViTConfig) else config
+    every_token = config.replace(last_block_outputs="all") if isinstance(config, ViTConfig) else config
     counted = (flops(each, size).total / 1e9 for each in (config, every_token))
     parameters = f"{parameter_count(config, size, DEFAULT_CLASSES):,}"
     return builder, name, parameters, str(config.stride), *(f"{giga:.2f}" for giga in counted)

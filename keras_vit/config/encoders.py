@@ -229,7 +229,7 @@ FAMILIES: Mapping[str, EncoderFamily] = {
         | {"E14": (14, 1792, 64, 16, 15360)},
         _ERF | {"qkv_bias": "query_value"},
         dict.fromkeys(("B16", "L14"), _EVA02 | {"mlp_norm": True, "attention_norm": True})
-        | {"E14": {"branch_norm": "behind"}},
+        | {"E14": {"norm_position": "post"}},
     ),
     "beit": EncoderFamily("BEiT", "BEiT", ("2106.08254",), _sized(B="16", L="16"), _BEIT),
     "beitv2": EncoderFamily("BEiT v2", "BEiTv2", ("2208.06366",), _sized(B="16", L="16"), _BEIT),
@@ -259,8 +259,8 @@ FAMILIES: Mapping[str, EncoderFamily] = {
         "PECore",
         ("2504.13181",),
         _PE_SIZES,
-        _PE | {"pooling": "map", "map_heads": 8, "map_prefix": True},
-        {"G14": _NO_TOKEN | {"map_prefix": False, "map_mlp_dim": 6144}},
+        _PE | {"pooling": "map", "map_heads": 8, "pool_prefix_tokens": True},
+        {"G14": _NO_TOKEN | {"pool_prefix_tokens": False, "map_mlp_dim": 6144}},
     ),
     "pe_lang": EncoderFamily(
         "Perception Encoder, language",

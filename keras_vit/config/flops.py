@@ -86,8 +86,8 @@ def flops(
 ) -> Flops:
     """Counts the FLOPs of the forward pass of one image, as the model computes it.
 
-    In the last block `last_block="pooled"` computes only the tokens that are read. Literature counts every token:
-    `config.replace(last_block="all")`. LoRA and quantisation are counted as the model without them.
+    In the last block `last_block_outputs="pooled"` computes only the tokens that are read. Literature counts every
+    token: `config.replace(last_block_outputs="all")`. LoRA and quantisation are counted as the model without them.
 
     Example:
         >>> print(keras_vit.flops("B/16"))
@@ -123,7 +123,7 @@ def training_exaflops(
 ) -> float:
     """Counts the compute of a whole training in exaFLOPs (1e18), as table 6 of the paper does.
 
-    That is 3 forward passes an image, with every token in every block. It leaves aside what `last_block` and
+    That is 3 forward passes an image, with every token in every block. It leaves aside what `last_block_outputs` and
     `patch_dropout_rate` save, what `rematerialize` adds, and the optimizer.
 
     Example:
@@ -150,7 +150,7 @@ def training_exaflops(
     check_positive("images", images)
     config, shape, classes = _architecture(model, image_size, classes, channels)
     if isinstance(config, ViTConfig):
-        config = config.replace(last_block="all")
+        config = config.replace(last_block_outputs="all")
     return TRAINING_PASSES * _count(config, shape, classes).total * images / 1e18
 
 
@@ -228,11 +228,11 @@ def _count(config: ViTConfig | ResNetConfig, shape: tuple, classes: int) -> Flop
     if config.blocks.kind == "merging":
         found += merging_blocks(config, tokens)
     else:
-        every = [tokens] * (config.num_layers - 1) + [config.num_read_tokens or tokens]
+        every = [tokens] * (config.num_layers - 1) + [config.num_pooled_tokens or tokens]
         for index, queries in enumerate(every):
             found += encoder_block(config, grid, queries, index)
     if config.pooling in ("map", "attentive"):
-        found += Flops(pooling=attention_pooling(config, tokens if config.map_prefix else patches))
+        found += Flops(pooling=attention_pooling(config, tokens if config.pool_prefix_tokens else patches))
     return found
 
 
@@ -250,7 +250,7 @@ def merging_blocks(config: ViTConfig, tokens: int) -> Flops:
     """FLOPs of all blocks where each merges tokens for the next one."""
     found, last = Flops(), config.num_layers - 1
     for index in range(config.num_layers):
-        read = config.num_read_tokens if index == last else None
+        read = config.num_pooled_tokens if index == last else None
         merged = 0 if read else min(config.merged_tokens, (tokens - config.num_prefix_tokens) // 2)
         queries, left = read or tokens, read or tokens - merged
         found += dataclasses.replace(block(config, tokens, queries), mlp=block(config, left, left).mlp)

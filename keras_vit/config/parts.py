@@ -29,7 +29,7 @@ QKV_BIASES: Mapping[str, tuple[str, ...]] = {  # roles that have one
     "none": (),
 }
 LAYER_SCALES = tuple(_SCALES)
-BRANCH_NORMS = ("before", "behind")
+NORM_POSITIONS = ("pre", "post")
 PART_FIELDS: tuple[str, ...] = (
     "layer_scale",
     "gated_mlp",
@@ -38,7 +38,7 @@ PART_FIELDS: tuple[str, ...] = (
     "mlp_bias",
     "attention_norm",
     "mlp_norm",
-    "branch_norm",
+    "norm_position",
 )
 PART_FIELDS += ("num_heads", "kv_heads")
 GROUPS = tuple(dict.fromkeys(group for group, _ in _ROLES.values()))
@@ -121,7 +121,7 @@ def block_parts(
     mlp_bias: bool = True,
     attention_norm: bool = False,
     mlp_norm: bool = False,
-    branch_norm: str = "before",
+    norm_position: str = "pre",
     num_heads: int = 1,
     kv_heads: int | None = None,
 ) -> tuple[Part, ...]:
@@ -132,7 +132,7 @@ def block_parts(
     """
     key_size = key_size_of(hidden_size, num_heads, kv_heads)
     attention = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, key_size=key_size)
-    first, second = ("norm_1", "norm_2") if branch_norm == "before" else (None, None)
+    first, second = ("norm_1", "norm_2") if norm_position == "pre" else (None, None)
     attention = below("attention", attention, first)
     parts = attention + below("mlp", mlp_parts(hidden_size, mlp_dim, gated_mlp, mlp_norm, mlp_bias), second)
     scales = _SCALES[layer_scale]

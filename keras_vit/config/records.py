@@ -13,11 +13,12 @@ from keras_vit.checks import (
     check_positive_int,
 )
 from keras_vit.config import ablations
-from keras_vit.config.parts import BRANCH_NORMS, LAYER_SCALES, PART_FIELDS, QKV_BIASES, Part, block_parts
+from keras_vit.config.parts import LAYER_SCALES, NORM_POSITIONS, PART_FIELDS, QKV_BIASES, Part, block_parts
+from keras_vit.renamed import accepts_old_names
 
 POOLINGS = ("token", "gap", "token_gap", "map", "attentive", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu", "quick_gelu")
-SUMMARIES = ("mean", "concatenated")
+CLASS_TOKEN_REDUCTIONS = ("mean", "concatenated")
 NORMS = ("layer", "rms")
 QK_NORMS = ("none", "head", "width")
 FINAL_NORMS = ("tokens", "pooled", "none")
@@ -30,7 +31,7 @@ ROTARY_AXES = ("yx", "xy")
 ROTARY_COORDINATES = ("unit", "grid")
 ROTARY_PERIODS = ("computed", "stored")
 ATTENTIONS = ("global", *ablations.ATTENTIONS)
-LAST_BLOCKS = ("pooled", "all")
+LAST_BLOCK_OUTPUTS = ("pooled", "all")
 ADDED_POSITIONS = ("learned", "learned2d", "sincos2d")  # kinds that are a table which is added to tokens
 
 _MEAN, _FIRST = '"gap" is the mean of the patch tokens.', '"token" takes the class token.'
@@ -176,6 +177,7 @@ class Positions:
             set_field(self, "rotary_reference", check_positive_int("rotary_reference", self.rotary_reference))
 
 
+@accepts_old_names
 @dataclasses.dataclass(frozen=True)
 class Blocks:
     """What every transformer block is.
@@ -193,8 +195,8 @@ class Blocks:
         norm: what every norm of the model is: `"layer"`, or `"rms"` without mean and shift (RMSNorm, arXiv:1910.07467).
         layer_norm_epsilon: of every norm; 1e-6 in the official code and timm, 1e-12 in transformers.
         pre_norm: whether a LayerNorm stands before the first block, as in CLIP.
-        branch_norm: where the norm of each branch of a block stands: `"before"` attention and MLP, or `"behind"` them,
-            before their output is added to the tokens, as in EVA-02-CLIP E/14 (arXiv:2303.15389).
+        norm_position: `"pre"`, norms before attention and MLP, or `"post"`, after them, on what is added to the tokens,
+            as in EVA-02-CLIP E/14 (arXiv:2303.15389).
         qkv_bias: which of query, key and value have a bias: `"all"`, `"none"`, or `"query_value"`, as in BEiT.
         proj_bias: whether the attention's output has a bias.
         mlp_bias: whether the dense layers of a block's MLP have a bias.
@@ -229,7 +231,7 @@ class Blocks:
     norm: str = "layer"
     layer_norm_epsilon: float = 1e-6
     pre_norm: bool = False
-    branch_norm: str = "before"
+    norm_position: str = "pre"
     qkv_bias: str = "all"
     proj_bias: bool = True
     mlp_bias: bool = True
@@ -257,7 +259,7 @@ class Blocks:
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("attention", self.attention, ATTENTIONS)
         check_flag("pre_norm", self.pre_norm)
-        check_choice("branch_norm", self.branch_norm, BRANCH_NORMS)
+        check_choice("norm_position", self.norm_position, NORM_POSITIONS)
         check_choice("qkv_bias", self.qkv_bias, tuple(QKV_BIASES))
         for field in ("proj_bias", "mlp_bias", "gated_mlp"):
             check_flag(field, getattr(self, field))
@@ -292,6 +294,7 @@ class Blocks:
         return None if self.kv_heads is None else self.kv_heads[index]
 
 
+@accepts_old_names
 @dataclasses.dataclass(frozen=True)
 class Pooling:
     """What becomes of the encoded tokens.
@@ -300,41 +303,42 @@ class Pooling:
         pooling: `"token"` (the class token), `"gap"` (mean of the patch tokens), `"token_gap"` (both, 2 D
             channels, as of DINOv2's linear evaluation, arXiv:2304.07193), `"map"` (attention pooling,
             arXiv:2106.04560) or `"none"` (all tokens stay).
-        summary_tokens: places of the class tokens that `"token"` reads, `None` for all.
-        summary: what becomes of several: their `"mean"`, or one vector with all of them, `"concatenated"`.
+        class_token_indices: which class tokens `"token"` reads, `None` for all.
+        class_token_reduction: of several, their `"mean"`, or one vector with all of them, `"concatenated"`.
         map_heads: heads of `"map"`, `None` for the blocks'; Perception Encoder's have 8 (arXiv:2504.13181).
         map_mlp_dim: width of its MLP, `None` for the blocks'.
-        map_prefix: whether it reads class tokens and registers too, and not the patches alone.
+        pool_prefix_tokens: whether it reads class tokens and registers too, and not the patches alone.
         final_norm: where the last LayerNorm stands: on the `"tokens"` behind the last block, on what was `"pooled"`
             from them (timm's `fc_norm`), or `"none"`.
         representation_size: width of the tanh layer before the head (section 3.1), or `None` for none.
         projection_size: E, width of a linear layer before the head, as of CLIP's embedding, or `None` for none.
-        unit_length: whether what the head reads is divided by its length, so that logits are cosines times a factor.
-        last_block: `"pooled"` computes in the last block only the tokens that the pooling reads (the
+        normalize_embedding: whether what the head reads is divided by its length, so that logits are cosines times a
+            factor.
+        last_block_outputs: `"pooled"` computes in the last block only the tokens that the pooling reads (the
             same numbers in less time), `"all"` computes every token.
     """
 
     pooling: str = "token"
-    summary_tokens: tuple[int, ...] | None = None
-    summary: str = "mean"
+    class_token_indices: tuple[int, ...] | None = None
+    class_token_reduction: str = "mean"
     map_heads: int | None = None
     map_mlp_dim: int | None = None
-    map_prefix: bool = False
+    pool_prefix_tokens: bool = False
     final_norm: str = "tokens"
     representation_size: int | None = None
     projection_size: int | None = None
-    unit_length: bool = False
-    last_block: str = "pooled"
+    normalize_embedding: bool = False
+    last_block_outputs: str = "pooled"
 
     def __post_init__(self) -> None:
         check_choice("pooling", self.pooling, POOLINGS, _OTHER_POOLINGS)
-        if self.summary_tokens is not None:
-            set_field(self, "summary_tokens", _check_places(self.summary_tokens))
-        check_choice("summary", self.summary, SUMMARIES)
+        if self.class_token_indices is not None:
+            set_field(self, "class_token_indices", _check_places(self.class_token_indices))
+        check_choice("class_token_reduction", self.class_token_reduction, CLASS_TOKEN_REDUCTIONS)
         check_choice("final_norm", self.final_norm, FINAL_NORMS)
-        check_choice("last_block", self.last_block, LAST_BLOCKS)
-        check_flag("unit_length", self.unit_length)
-        check_flag("map_prefix", self.map_prefix)
+        check_choice("last_block_outputs", self.last_block_outputs, LAST_BLOCK_OUTPUTS)
+        check_flag("normalize_embedding", self.normalize_embedding)
+        check_flag("pool_prefix_tokens", self.pool_prefix_tokens)
         for field in ("representation_size", "projection_size", "map_heads", "map_mlp_dim"):
             if (size := getattr(self, field)) is not None:
                 set_field(self, field, check_positive_int(field, size))
@@ -359,9 +363,10 @@ def check_statistics(statistics: Any) -> tuple[tuple[float, ...], tuple[float, .
 def _check_places(places: Any) -> tuple[int, ...]:
     if not isinstance(places, (tuple, list)) or not places:
         raise TypeError(
-            f"`summary_tokens` must be None or a tuple of places, from 0.\nReceived: summary_tokens={places!r}."
+            f"`class_token_indices` must be None or a tuple of indices, from 0.\n"
+            f"Received: class_token_indices={places!r}."
         )
-    return tuple(check_int("summary_tokens", place, 0) for place in places)
+    return tuple(check_int("class_token_indices", place, 0) for place in places)
 
 
 def _check_kv_heads(given: Any, num_heads: int, num_layers: int) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.checks import did_you_mean
 from keras_vit.config import ablations
 from keras_vit.config.records import Blocks, Patches, Pooling, Positions, Tokens, set_field
+from keras_vit.renamed import by_old_name, current_arguments
 from keras_vit.synonyms import builder_option_hint
 
 _MULTIPLES = {"sincos2d": 4, "learned2d": 2}  # kind of position: what the width of a token is a multiple of
@@ -66,7 +67,8 @@ class ViTConfig:
         **fields: Any,
     ) -> None:
         sizes = (patch_size, hidden_size, num_layers, num_heads, mlp_dim)
-        given = fields | {name: size for name, size in zip(SIZES, sizes, strict=True) if size is not None}
+        given = current_arguments(fields, stacklevel=2)
+        given |= {name: size for name, size in zip(SIZES, sizes, strict=True) if size is not None}
         for name in given.keys() - {*RECORD_OF, *RECORDS}:
             raise TypeError(
                 f"`ViTConfig` has the fields {', '.join(RECORD_OF)}.\n"
@@ -83,7 +85,7 @@ class ViTConfig:
 
     def __getattr__(self, name: str) -> Any:
         if name not in RECORD_OF:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return by_old_name(self, name)
         return getattr(object.__getattribute__(self, RECORD_OF[name]), name)
 
     def __repr__(self) -> str:
@@ -95,13 +97,13 @@ class ViTConfig:
 
     def replace(self, **changes: Any) -> "ViTConfig":
         """A config with other values for some fields; `dataclasses.replace` does the same."""
-        return ViTConfig(**self.as_dict() | changes)
+        return ViTConfig(**self.as_dict() | current_arguments(changes, stacklevel=2))
 
     def _check_together(self) -> None:
-        if max(self.summary_tokens or (0,)) >= self.class_tokens:
+        if max(self.class_token_indices or (0,)) >= self.class_tokens:
             raise ValueError(
-                "`summary_tokens` are places among the class tokens, from 0 to `class_tokens` - 1.\n"
-                f"Received: summary_tokens={self.summary_tokens}, class_tokens={self.class_tokens}."
+                "`class_token_indices` count the class tokens, from 0 to `class_tokens` - 1.\n"
+                f"Received: class_token_indices={self.class_token_indices}, class_tokens={self.class_tokens}."
             )
         multiple = _MULTIPLES.get(self.position_embedding, 1)
         if self.hidden_size % multiple:
@@ -131,33 +133,33 @@ class ViTConfig:
     @property
     def prefix_tokens(self) -> tuple[str, ...]:
         """Names of the tokens before the patches, in order: `"class"`, `"distillation"`, each `"register"`."""
-        return self.placed_tokens + ("register",) * self.registers
+        return self.positioned_tokens + ("register",) * self.registers
 
     @property
-    def placed_tokens(self) -> tuple[str, ...]:
+    def positioned_tokens(self) -> tuple[str, ...]:
         """The `prefix_tokens` that have a row in the position table: each `"class"`, and `"distillation"`."""
         there = {"class": self.class_tokens if self.has_class_token else 0, "distillation": int(self.distilled)}
         return tuple(name for name, count in there.items() for _ in range(count))
 
     @property
-    def read_tokens(self) -> tuple[str, ...]:
+    def pooled_tokens(self) -> tuple[str, ...]:
         """The `prefix_tokens` that the head reads; `()` where it reads the patches."""
-        return self.placed_tokens if self.pooling in ("token", "none") else ()
+        return self.positioned_tokens if self.pooling in ("token", "none") else ()
 
     @property
-    def read_places(self) -> tuple[int, ...]:
+    def pooled_indices(self) -> tuple[int, ...]:
         """Places of the tokens that the head reads; `()` where it reads the patches."""
         if self.pooling != "token" or self.distilled:
-            return tuple(range(len(self.read_tokens)))
-        return tuple(range(self.class_tokens)) if self.summary_tokens is None else self.summary_tokens
+            return tuple(range(len(self.pooled_tokens)))
+        return tuple(range(self.class_tokens)) if self.class_token_indices is None else self.class_token_indices
 
     @property
     def pooled_size(self) -> int:
         """Size of the vector that is pooled from the tokens."""
         if self.pooling == "token_gap":
             return 2 * self.hidden_size
-        joined = self.pooling == "token" and self.summary == "concatenated"
-        return self.hidden_size * (len(self.read_places) if joined else 1)
+        joined = self.pooling == "token" and self.class_token_reduction == "concatenated"
+        return self.hidden_size * (len(self.pooled_indices) if joined else 1)
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -165,10 +167,12 @@ class ViTConfig:
         return len(self.prefix_tokens)
 
     @property
-    def num_read_tokens(self) -> int | None:
+    def num_pooled_tokens(self) -> int | None:
         """How many tokens the last block computes, the first ones, or `None` where it computes them all."""
-        only_read = self.pooling == "token" and self.last_block == "pooled" and self.position_embedding != "relative"
-        return max(self.read_places) + 1 if only_read else None
+        only_read = (
+            self.pooling == "token" and self.last_block_outputs == "pooled" and self.position_embedding != "relative"
+        )
+        return max(self.pooled_indices) + 1 if only_read else None
 
     @property
     def resnet_width(self) -> int:
@@ -218,7 +222,7 @@ _RULES = (
     ablations.Rule(
         "a distillation token stands behind one class token, and each of its two heads reads a token as it is.",
         {"distilled": (True,)},
-        {"class_tokens": (1,), "projection_size": (None,), "unit_length": (False,)},
+        {"class_tokens": (1,), "projection_size": (None,), "normalize_embedding": (False,)},
         "Leave out either.",
     ),
     ablations.Rule(
@@ -229,7 +233,7 @@ _RULES = (
     ),
     ablations.Rule(
         "a norm at the end of a branch has a factor for each channel already.",
-        {"branch_norm": ("behind",)},
+        {"norm_position": ("post",)},
         {"layer_scale": ("none",)},
         'Pass `layer_scale="none"`.',
     ),

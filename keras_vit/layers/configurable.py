@@ -13,6 +13,7 @@ from keras_vit.keras_private import set_own_policy
 from keras_vit.kernels import jax_gpu as fused
 from keras_vit.layers.dropout import next_seed
 from keras_vit.layers.sublayers import Unfreezable, flatten_layers, freeze_inside, frozen_inside
+from keras_vit.renamed import ARGUMENTS, accepts_old_names, current_arguments
 
 
 class ConfiguredLayer(Unfreezable, keras.layers.Layer):
@@ -20,6 +21,10 @@ class ConfiguredLayer(Unfreezable, keras.layers.Layer):
 
     The config also has what is frozen inside of a layer that learns, if anything is.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        accepts_old_names(cls)
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
@@ -35,7 +40,7 @@ class ConfiguredLayer(Unfreezable, keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: Arguments) -> Self:
-        arguments = dict(config)
+        arguments = current_arguments(config, {old: new for old, new in ARGUMENTS.items() if new in cls.arguments()})
         frozen = arguments.pop("frozen", ())
         layer = super().from_config(arguments)
         freeze_inside(layer, frozen)

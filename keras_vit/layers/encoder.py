@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.config.parts import BRANCH_NORMS, LAYER_SCALES, PART_FIELDS, block_parts
+from keras_vit.config.parts import LAYER_SCALES, NORM_POSITIONS, PART_FIELDS, block_parts
 from keras_vit.kernels import jax_gpu as fused
 from keras_vit.kernels.capture import watcher
 from keras_vit.layers.attention import MultiHeadAttention
@@ -56,8 +56,8 @@ class TransformerBlock(CastingLayer):
         rotary_layout: of the rotation that queries and keys are turned by, `"half"` or `"interleaved"`, or `None` for
             none; see `RotaryPositions`.
         takes_bias: whether a bias is added to the logits of attention, as `RelativeBias` gives it.
-        branch_norm: whether the two norms stand `"before"` attention and MLP or `"behind"` them, inside the skip
-            connections (arXiv:2303.15389); not with a `layer_scale`.
+        norm_position: `"pre"`, norms before attention and MLP, or `"post"`, after them and inside the skip connections
+            (arXiv:2303.15389); not with a `layer_scale`.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -112,11 +112,11 @@ class TransformerBlock(CastingLayer):
         takes_bias: bool = False,
         qk_norm: str = "none",
         kv_heads: int | None = None,
-        branch_norm: str = "before",
+        norm_position: str = "pre",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        _check_branches(layer_scale, branch_norm)
+        _check_branches(layer_scale, norm_position)
         self.hidden_size = check_positive_int("hidden_size", hidden_size)
         self.num_heads, self.kv_heads = check_positive_int("num_heads", num_heads), kv_heads
         self.mlp_dim = check_positive_int("mlp_dim", mlp_dim)
@@ -127,7 +127,7 @@ class TransformerBlock(CastingLayer):
         self.rematerialize, self.gated_mlp, self.relative_patches = rematerialize, gated_mlp, relative_patches
         self.rotary_layout, self.num_prefix_tokens = rotary_layout, num_prefix_tokens
         self.qkv_bias, self.proj_bias, self.mlp_bias = qkv_bias, proj_bias, mlp_bias
-        self.layer_scale, self.layer_scale_init, self.branch_norm = layer_scale, layer_scale_init, branch_norm
+        self.layer_scale, self.layer_scale_init, self.norm_position = layer_scale, layer_scale_init, norm_position
         self.attention_norm, self.mlp_norm, self.takes_bias = attention_norm, mlp_norm, takes_bias
         self._make_layers(self.dtype_policy)
 
@@ -229,11 +229,11 @@ class TransformerBlock(CastingLayer):
     @property
     def norms_before(self) -> tuple[keras.layers.Layer | None, keras.layers.Layer | None]:
         """The norms that stand before attention and before the MLP, `None` where they stand behind."""
-        return (self.norm_1, self.norm_2) if self.branch_norm == "before" else (None, None)
+        return (self.norm_1, self.norm_2) if self.norm_position == "pre" else (None, None)
 
     def normed(self, tokens: Tensor, training: bool | None) -> Tensor:
         """What attention reads of the tokens `(B, T, D)`."""
-        return self.norm_1(tokens, training=training) if self.branch_norm == "before" else tokens
+        return self.norm_1(tokens, training=training) if self.norm_position == "pre" else tokens
 
     def add_branches(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
         """The two skip connections, from the attention's input `(B, T, D)` and its output `x`."""
@@ -242,14 +242,14 @@ class TransformerBlock(CastingLayer):
     def add_attention(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
         """The first skip connection."""
         x = self.dropout(x, training=training)
-        x = x if self.branch_norm == "before" else self.norm_1(x, training=training)
+        x = x if self.norm_position == "pre" else self.norm_1(x, training=training)
         x = x if self.layer_scale_1 is None else self.layer_scale_1(x)
         return tokens + self.stochastic_depth_1(x, training=training)
 
     def add_mlp(self, tokens: Tensor, training: bool | None) -> Tensor:
         """The second skip connection, around the MLP."""
         x = self.mlp(tokens, norm=self.norms_before[1], training=training)
-        x = x if self.branch_norm == "before" else self.norm_2(x, training=training)
+        x = x if self.norm_position == "pre" else self.norm_2(x, training=training)
         x = x if self.layer_scale_2 is None else self.layer_scale_2(x)
         return tokens + self.stochastic_depth_2(x, training=training)
 
@@ -258,13 +258,13 @@ class TransformerBlock(CastingLayer):
         return (batch, self.num_output_tokens or num_tokens, self.hidden_size)
 
 
-def _check_branches(layer_scale: str, branch_norm: str) -> None:
+def _check_branches(layer_scale: str, norm_position: str) -> None:
     check_choice("layer_scale", layer_scale, LAYER_SCALES)
-    check_choice("branch_norm", branch_norm, BRANCH_NORMS)
-    if branch_norm == "behind" and layer_scale != "none":
+    check_choice("norm_position", norm_position, NORM_POSITIONS)
+    if norm_position == "post" and layer_scale != "none":
         raise ValueError(
             "a norm at the end of a branch has a factor for each channel already.\n"
-            f"Received: branch_norm={branch_norm!r}, layer_scale={layer_scale!r}."
+            f"Received: norm_position={norm_position!r}, layer_scale={layer_scale!r}."
         )
 
 

@@ -23,8 +23,8 @@ class TokenPooling(ConfiguredLayer):
         kind: `"token"` takes the class token, or several of them; `"distillation"` token 1, which DeiT adds;
             `"gap"` the mean of the patch tokens; `"token_gap"` token 0 and that mean, one behind the other.
         num_prefix_tokens: tokens before the patches, which the mean leaves out.
-        summary_tokens: places of the tokens that `"token"` takes.
-        summary: what becomes of several: their `"mean"`, or one vector with all of them, `"concatenated"`.
+        class_token_indices: places of the tokens that `"token"` takes.
+        class_token_reduction: of several, their `"mean"`, or one vector with all of them, `"concatenated"`.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -47,23 +47,25 @@ class TokenPooling(ConfiguredLayer):
         self,
         kind: str,
         num_prefix_tokens: int = 0,
-        summary_tokens: Sequence[int] = (0,),
-        summary: str = "mean",
+        class_token_indices: Sequence[int] = (0,),
+        class_token_reduction: str = "mean",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_choice("kind", kind, ("token", "distillation", "gap", "token_gap"))
         self.kind = kind
         self.num_prefix_tokens = num_prefix_tokens
-        self.summary_tokens = tuple(summary_tokens)
-        self.summary = summary
+        self.class_token_indices = tuple(class_token_indices)
+        self.class_token_reduction = class_token_reduction
 
     def call(self, tokens: Tensor, sizes: Tensor = None) -> Tensor:
         if self.kind in ("token", "distillation"):
-            read = [tokens[:, place] for place in (self.summary_tokens if self.kind == "token" else (1,))]  # (B, D)
+            read = [
+                tokens[:, place] for place in (self.class_token_indices if self.kind == "token" else (1,))
+            ]  # (B, D)
             if len(read) == 1:
                 return read[0]
-            joined = self.summary == "concatenated"
+            joined = self.class_token_reduction == "concatenated"
             return ops.concatenate(read, axis=-1) if joined else ops.mean(ops.stack(read), axis=0)
         mean = self._mean(tokens[:, self.num_prefix_tokens :], sizes)
         return mean if self.kind == "gap" else ops.concatenate([tokens[:, 0], mean], axis=-1)  # (B, 2 D)
@@ -75,8 +77,8 @@ class TokenPooling(ConfiguredLayer):
         return ops.sum(patches * sizes, axis=1) / ops.maximum(ops.sum(sizes, axis=1), 1)  # of padding alone it is 0
 
     def compute_output_shape(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> Shape:
-        joined = self.kind == "token" and self.summary == "concatenated"
-        count = 2 if self.kind == "token_gap" else len(self.summary_tokens) if joined else 1
+        joined = self.kind == "token" and self.class_token_reduction == "concatenated"
+        count = 2 if self.kind == "token_gap" else len(self.class_token_indices) if joined else 1
         return (tokens_shape[0], cast(int, tokens_shape[-1]) * count)
 
 

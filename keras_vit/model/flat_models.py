@@ -96,7 +96,7 @@ def _config(model: keras.Model) -> ViTConfig:
         relative_bias=_relative_bias(model),
         final_norm=_final_norm(model),
         projection_size=getattr(layer_named(model, "projection"), "units", None),
-        unit_length=has_unit_length(model),
+        normalize_embedding=has_unit_length(model),
         **{name: getattr(block, name) for name in PART_FIELDS[:-2] if hasattr(block, name)} | computed_fields(model),
         position_injection="blocks_shared" if "position_embedding_shared" in added else injected,
         **hybrid,

@@ -68,7 +68,7 @@ def build_graph(
     if config.patch_norm:
         tokens = _norm(config, "patch_norm")(tokens)
     stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02  # that of positions, which it does not get
-    counts = collections.Counter(config.placed_tokens)
+    counts = collections.Counter(config.positioned_tokens)
     for prefix in reversed(counts):  # each is put before those that are there
         tokens = layers.ClassToken(stddev, counts[prefix], name=f"{prefix}_token")(tokens)  # (B, T, D)
     grid = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
@@ -101,7 +101,7 @@ def _positions(config: ViTConfig, grid: Pair, resize_method: str, name: str) -> 
     return layers.AddPositionEmbs(
         grid,
         config.patch_size,
-        num_prefix_tokens=len(config.placed_tokens),
+        num_prefix_tokens=len(config.positioned_tokens),
         kind=config.position_embedding,
         resize_method=resize_method,
         name=name,
@@ -147,7 +147,7 @@ def _stem(x: Tensor, config: ViTConfig) -> Tensor:
 def _registers(tokens: Tensor, config: ViTConfig) -> Tensor:
     if not config.registers:
         return tokens
-    return layers.RegisterTokens(config.registers, len(config.placed_tokens), name="register_tokens")(tokens)
+    return layers.RegisterTokens(config.registers, len(config.positioned_tokens), name="register_tokens")(tokens)
 
 
 def _patch_dropout(tokens: Tensor, config: ViTConfig) -> tuple[Tensor, dict[str, Tensor]]:
@@ -221,7 +221,7 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
         "stochastic_depth_rate": config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
         "patch_size": config.patch_size,
         "num_prefix_tokens": config.num_prefix_tokens,
-        "num_output_tokens": config.num_read_tokens if index == config.num_layers - 1 else None,
+        "num_output_tokens": config.num_pooled_tokens if index == config.num_layers - 1 else None,
         "relative_patches": math.prod(grid) if config.position_embedding == "relative" else None,
         "kv_heads": config.blocks.kv_heads_of(index),
         "takes_bias": config.relative_bias != "none",
@@ -242,8 +242,8 @@ def _pool_and_head(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping
     x = tokens
     if config.pooling in ("token", "gap", "token_gap"):
         sizes = {"sizes": facts["sizes"]} if config.pooling != "token" and "sizes" in facts else {}
-        read = (config.read_places[:1] if config.distilled else config.read_places) or (0,)
-        kind = (config.pooling, config.num_prefix_tokens, read, config.summary)
+        read = (config.pooled_indices[:1] if config.distilled else config.pooled_indices) or (0,)
+        kind = (config.pooling, config.num_prefix_tokens, read, config.class_token_reduction)
         x = layers.TokenPooling(*kind, name="pooling")(x, **sizes)  # (B, D)
     elif config.pooling in ("map", "attentive"):
         x = layers.AttentionPooling(
@@ -252,7 +252,7 @@ def _pool_and_head(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping
             config.map_mlp_dim or config.mlp_dim,
             config.activation,
             config.layer_norm_epsilon,
-            0 if config.map_prefix else config.num_prefix_tokens,
+            0 if config.pool_prefix_tokens else config.num_prefix_tokens,
             config.pooling,
             config.norm,
             name="pooling",
@@ -275,7 +275,7 @@ def embedding(pooled: Tensor, config: ViTConfig) -> Tensor:
     """What the head reads, `(B, E)`, of what was pooled."""
     if config.projection_size is not None:
         pooled = keras.layers.Dense(config.projection_size, dtype=at_least_float32(), name="projection")(pooled)
-    if config.unit_length:
+    if config.normalize_embedding:
         pooled = keras.layers.UnitNormalization(dtype=at_least_float32(), name="unit_length")(pooled)
     return pooled
 

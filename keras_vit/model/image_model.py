@@ -40,6 +40,7 @@ from keras_vit.model.outputs import LogitsError, check_reads_outputs, spec_of_la
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.slow_calls import warn_of_integers
 from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
+from keras_vit.renamed import current_arguments
 
 
 class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
@@ -79,12 +80,14 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         check_process()
         super().__init__(*args, **kwargs)
         # Both are `None` in a model that the builders did not make, as a clone of `keras.models.clone_model`.
-        self.config = self.config_class(**config) if isinstance(config, dict) else config
+        self.config = self.config_class(**current_arguments(config)) if isinstance(config, dict) else config
         if isinstance(preprocessing, dict):
             preprocessing = Preprocessing(**preprocessing)
         self.preprocessing: Preprocessing = cast(Preprocessing, preprocessing)
         self.weights_report: tuple[str, ...] = tuple(weights_report)
-        self.weights_facts = {name: (value, who) for name, (value, who) in (weights_facts or {}).items()}
+        self.weights_facts = {
+            name: (value, who) for name, (value, who) in current_arguments(weights_facts or {}).items()
+        }
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
         self.similarity: tuple[float, float] | None = None if similarity is None else (similarity[0], similarity[1])
         check_choice("head_kind", head_kind, WITH_HEAD)

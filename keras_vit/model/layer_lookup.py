@@ -275,7 +275,7 @@ def computed_fields(model: keras.Model) -> dict:
     turned = [name for name in RotaryPositions.arguments() if name.startswith("rotary")]
     return {name: getattr(block, name) for name in of_blocks} | {
         "pooling": "none" if pooling is None else getattr(pooling, "kind", "map"),
-        "branch_norm": getattr(block, "branch_norm", "before"),
+        "norm_position": getattr(block, "norm_position", "pre"),
         "position_embedding": added[0] if added else relative,
         "rotary": "none",
         **{name: getattr(layer, name) for layer in rotary_layers(model)[:1] for name in turned},
@@ -289,7 +289,7 @@ def _map(pooling: Any, block: Any) -> dict[str, Any]:
     """Of attention pooling, whose heads may be as many as the blocks have."""
     heads, prefix = (getattr(block, name, 0) for name in ("num_heads", "num_prefix_tokens"))
     own = None if pooling.num_heads == heads else pooling.num_heads
-    return {"map_heads": own} | ({"map_prefix": not pooling.num_prefix_tokens} if prefix else {})
+    return {"map_heads": own} | ({"pool_prefix_tokens": not pooling.num_prefix_tokens} if prefix else {})
 
 
 def _summary(model: keras.Model, pooling: Any) -> dict:
@@ -297,8 +297,11 @@ def _summary(model: keras.Model, pooling: Any) -> dict:
     if getattr(pooling, "kind", "") != "token":
         return {}
     every = tuple(range(getattr(layer_named(model, "class_token"), "count", 1)))
-    places = pooling.summary_tokens
-    return {"summary_tokens": None if places == every else places, "summary": pooling.summary}
+    places = pooling.class_token_indices
+    return {
+        "class_token_indices": None if places == every else places,
+        "class_token_reduction": pooling.class_token_reduction,
+    }
 
 
 def lora_layers(model: keras.Model) -> list:

@@ -72,7 +72,7 @@ def zero_shot(
     names = None if class_names is None else tuple(map(str, class_names))
     _check_names(names, len(texts))
     pooled = heads[0].input if heads else model.output
-    config = config.replace(projection_size=heads[0].units if heads else None, unit_length=True)
+    config = config.replace(projection_size=heads[0].units if heads else None, normalize_embedding=True)
     head = classifier(Head(len(texts), classifier_activation), "head", classifier_activation)
     outputs = head(embedding(pooled, config))
     found = VisionTransformer(
@@ -95,11 +95,11 @@ def _check_tower(model: VisionTransformer) -> None:
     check_vision_transformer(model)
     check_no_activation(model)
     config = model.config
-    if config.distilled or config.unit_length or config.pooling == "none":
+    if config.distilled or config.normalize_embedding or config.pooling == "none":
         raise ValueError(
             "an image tower must give one embedding for an image, whose length is not 1 yet.\n"
             f"Received: {model.name!r} with distilled={config.distilled}, pooling={config.pooling!r}, "
-            f"unit_length={config.unit_length}."
+            f"normalize_embedding={config.normalize_embedding}."
         )
 
 

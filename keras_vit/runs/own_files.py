@@ -13,6 +13,7 @@ from typing import Any
 from keras_vit.checks import ArgumentError
 from keras_vit.files import FileKindError, json_object, open_regular, read_head, read_json_object
 from keras_vit.pages.html import BEGINNING, PICTURE
+from keras_vit.renamed import current_arguments
 
 COLUMNS = (
     *("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"),
@@ -96,7 +97,7 @@ def read_config(file: Path) -> dict[str, Any]:
         if not isinstance(said.get(name), dict):
             what = f"`{name}` is {type(said[name]).__name__}" if name in said else f"no `{name}`"
             raise ValueError(f"a configuration must have records where a run writes some.\nReceived: {what}")
-    return said
+    return said | {"model": current_arguments(said["model"])}
 
 
 def sign(file: str | os.PathLike, mark: str, epoch: int) -> None:

@@ -272,7 +272,7 @@ def _kept_by(model: Any, block: Any, tokens: int, keys: int) -> float:
     factors = [_KEPT_BY_XLA if model.jit_compile else _KEPT]
     factors += [_KEPT_BY_DROPOUT] if block.dropout_rate else []
     factors += [_KEPT_BY_GATE] if model.config.gated_mlp else []
-    factors += [_KEPT_BY_NORMS_BEHIND] if model.config.branch_norm == "behind" else []
+    factors += [_KEPT_BY_NORMS_BEHIND] if model.config.norm_position == "post" else []
     adapted = {found.part.group for found in dense_parts(model) if found.dense.lora_enabled}
     factors += [_KEPT_BY_LORA_IN_MLP] if "mlp" in adapted else []
     factors += [_KEPT_BY_LORA_IN_ATTENTION] if "attention" in adapted else []

@@ -271,7 +271,7 @@ def classes_of(checkpoint: Checkpoint, classes: int | None) -> int:
 
 
 def replaced_layers(
-    checkpoint: Checkpoint, classes: int, read_tokens: Sequence[str] = (), representation_size: int | None = None
+    checkpoint: Checkpoint, classes: int, pooled_tokens: Sequence[str] = (), representation_size: int | None = None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Layers of the file's end that are set aside, and layers of the model's end that the file does not give.
 
@@ -280,12 +280,12 @@ def replaced_layers(
     Args:
         checkpoint: the file.
         classes: K of the model, 0 for no head.
-        read_tokens: names of the prefix tokens that the model's head reads.
+        pooled_tokens: names of the prefix tokens that the model's head reads.
         representation_size: width of the model's pre-logits, or `None` without them.
     """
     if classes == checkpoint.classes:
         return (), ()
-    heads = tuple(dict.fromkeys(HEADS[name] for name in read_tokens)) or ("head",)  # which then reads the patches
+    heads = tuple(dict.fromkeys(HEADS[name] for name in pooled_tokens)) or ("head",)  # which then reads the patches
     hidden = () if representation_size is None else ("pre_logits",)
     unwanted = heads if hidden else (*heads, "pre_logits")
     lacking = hidden if checkpoint.representation_size is None else ()

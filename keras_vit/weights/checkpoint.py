@@ -131,15 +131,15 @@ class Checkpoint:
         if _PROBE in self.tensors:
             width = self._last_axis(_MAP_MLP)
             own = None if width == self.measured()[3] else width
-            fields |= {"map_heads": None, "map_prefix": False, "map_mlp_dim": own}
-        if dialect.summary:
-            fields["summary"] = dialect.summary
+            fields |= {"map_heads": None, "pool_prefix_tokens": False, "map_mlp_dim": own}
+        if dialect.class_token_reduction:
+            fields["class_token_reduction"] = dialect.class_token_reduction
         if dialect.position_embedding and not self.has_positions:
             fields["position_embedding"] = dialect.position_embedding
         of_head = dialect.classifier if HEAD_KERNEL in self.tensors else {}
         told = {**fields, **dialect.computes(self.tensors), **of_head, **self.recorded_fields}
         if not self.prefix_tokens and not told["registers"]:  # so that nothing before the patches can be pooled
-            told.pop("map_prefix", None)
+            told.pop("pool_prefix_tokens", None)
         return told
 
     @property

@@ -107,7 +107,7 @@ def write_checkpoint(
         _check_parts(checkpoint, dialect)
         if not (folder and FOLDERS[dialect].says_rotary):
             _check_rotary(checkpoint, dialect)
-        _check_branch_norm(checkpoint, dialect, folder)
+        _check_norm_position(checkpoint, dialect, folder)
         _warn_of_differences(checkpoint, dialect, folder)
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
     facts = {} if checkpoint.is_resnet else DIALECTS[dialect].telling(checkpoint.fields)
@@ -281,7 +281,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "class_token": checkpoint.has_class_token,
         "positions": checkpoint.has_positions,
         "fields": checkpoint.fields,
-        "branch_norm": _branch_norm(checkpoint.fields),
+        "norm_position": _norm_position(checkpoint.fields),
         **{name: checkpoint.fields[name] for name in _TOLD},
     }
 
@@ -337,15 +337,19 @@ def _check_summary(checkpoint: Checkpoint, dialect: str) -> None:
             f"the layout must have a place for the pixels' statistics, or {row.software} would leave them out.\n"
             f"Received: {checkpoint.path} with pixel_statistics for {dialect!r}. Save as 'huggingface_radio' or .keras."
         )
-    asked = (checkpoint.fields.get("summary", row.summary), checkpoint.fields.get("summary_tokens"))
-    fits = asked[0] == row.summary and (asked[1] is None or bool(row.facts))
-    is_told = asked[1] is not None and row.computes(checkpoint.tensors).get("summary_tokens") == asked[1]
-    if count == 1 or is_told or (row.summary and (checkpoint.fields["pooling"] != "token" or fits)):
+    asked = (
+        checkpoint.fields.get("class_token_reduction", row.class_token_reduction),
+        checkpoint.fields.get("class_token_indices"),
+    )
+    fits = asked[0] == row.class_token_reduction and (asked[1] is None or bool(row.facts))
+    is_told = asked[1] is not None and row.computes(checkpoint.tensors).get("class_token_indices") == asked[1]
+    if count == 1 or is_told or (row.class_token_reduction and (checkpoint.fields["pooling"] != "token" or fits)):
         return
-    does = f"pools {row.summary} class tokens" if row.summary else "has one class token"
+    does = f"pools {row.class_token_reduction} class tokens" if row.class_token_reduction else "has one class token"
     raise CheckpointError(
         f"the software of a layout must pool the same class tokens, and {row.software} {does}.\n"
-        f"Received: {checkpoint.path} with class_tokens={count}, summary={asked[0]!r}, summary_tokens={asked[1]}, for "
+        f"Received: {checkpoint.path} with class_tokens={count}, class_token_reduction={asked[0]!r}, "
+        f"class_token_indices={asked[1]}, for "
         f"{dialect!r}. Save it as .keras."
     )
 
@@ -379,21 +383,21 @@ def _check_rotary(checkpoint: Checkpoint, dialect: str) -> None:
         _warn(f"{software} computes {'; '.join(other)}, unless told otherwise.")
 
 
-def _check_branch_norm(checkpoint: Checkpoint, dialect: str, folder: bool) -> None:
+def _check_norm_position(checkpoint: Checkpoint, dialect: str, folder: bool) -> None:
     """Raises for a layout of software without blocks of that kind; warns of a file that does not tell the kind."""
-    row, ours = DIALECTS[dialect], _branch_norm(checkpoint.fields)
-    theirs = _branch_norm(row.computes(checkpoint.tensors))
-    if ours == "behind" and not row.norms_behind:
+    row, ours = DIALECTS[dialect], _norm_position(checkpoint.fields)
+    theirs = _norm_position(row.computes(checkpoint.tensors))
+    if ours == "post" and not row.norms_behind:
         raise CheckpointError(
-            f"{row.software} computes branch_norm='before' of such a file, and would so compute something else.\n"
-            f"Received: branch_norm={ours!r} of {checkpoint.path} for {dialect!r}. Save it in another layout."
+            f"{row.software} computes norm_position='pre' of such a file, and would so compute something else.\n"
+            f"Received: norm_position={ours!r} of {checkpoint.path} for {dialect!r}. Save it in another layout."
         )
     if ours != theirs and not folder:
-        _warn(f"{row.software} computes branch_norm {theirs}, this model {ours}, unless told otherwise.")
+        _warn(f"{row.software} computes norm_position {theirs}, this model {ours}, unless told otherwise.")
 
 
-def _branch_norm(fields: Mapping[str, Any]) -> str:
-    return fields.get("branch_norm", UNTOLD["branch_norm"])
+def _norm_position(fields: Mapping[str, Any]) -> str:
+    return fields.get("norm_position", UNTOLD["norm_position"])
 
 
 def _warn(message: str) -> None:

@@ -61,7 +61,7 @@ def assumptions(checkpoint: Checkpoint, given: Collection[str]) -> tuple[str, ..
     strange = checkpoint.family and not checkpoint.is_known
     lines = [f"{checkpoint.family} is not known here: took the layout {row.name} by the tensors"] if strange else []
     names = ["layer_norm_epsilon"] if fields["gated_mlp"] else ["activation", "layer_norm_epsilon"]
-    names += ["map_prefix"] if "map_prefix" in fields else []  # of a model with tokens before the patches
+    names += ["pool_prefix_tokens"] if "pool_prefix_tokens" in fields else []  # of one with prefix tokens
     told = {*given, *checkpoint.recorded_fields, *(names if checkpoint.is_known and row.software == "timm" else ())}
     if silent := ", ".join(f"{name} {fields[name]}" for name in names if name not in told):
         lines.append(f"{silent}: as {row.software} computes, since the file does not tell")
@@ -109,11 +109,12 @@ def told_facts(
 def _silent_fields(config: ViTConfig) -> dict[str, str]:
     """The values of fields that change numbers and no tensor of such a model."""
     names = ["activation", "layer_norm_epsilon", "pooling"]
-    names += ["branch_norm"] if config.branch_norm != "before" else []
+    names += ["norm_position"] if config.norm_position != "pre" else []
     names += _ROTARY if config.rotary != "none" else ()
     names += ["final_norm"] if config.pooling == "gap" else []
-    names += ["map_prefix"] if config.pooling in ("map", "attentive") and config.prefix_tokens else []
-    names += ["summary", "summary_tokens"] if config.class_tokens > 1 and config.pooling == "token" else []
+    names += ["pool_prefix_tokens"] if config.pooling in ("map", "attentive") and config.prefix_tokens else []
+    reads_several = config.class_tokens > 1 and config.pooling == "token"
+    names += ["class_token_reduction", "class_token_indices"] if reads_several else []
     values = {name: str(getattr(config, name)) for name in names}
     if config.pooling in ("map", "attentive"):
         values["map_heads"] = str(config.map_heads or config.num_heads)

@@ -24,7 +24,7 @@ def model_of(kind):
         "map with a class token": {"pooling": "map", "class_token": True},
         "none": {"pooling": "none"},
         "distilled": {"distilled": True},
-        "all tokens": {"last_block": "all"},
+        "all tokens": {"last_block_outputs": "all"},
         "hidden": {"representation_size": 9},
     }[kind]
     if kind == "none":

@@ -34,7 +34,7 @@ CASES = {
     "axial": ({"attention": "axial", "pooling": "gap"}, 8, 4),
     "positions in blocks": ({"position_injection": "blocks"}, 4, 2),
     "shared positions": ({"position_injection": "blocks_shared"}, 4, 2),
-    "all tokens": ({"last_block": "all"}, 4, 2),
+    "all tokens": ({"last_block_outputs": "all"}, 4, 2),
     "exact GELU": ({"activation": "gelu"}, 4, 2),
     "merging": ({"merged_tokens": 3}, 4, 2),
     "merging, gap and pre_logits": ({"merged_tokens": 3, "pooling": "gap", "representation_size": 9}, 5, 2),

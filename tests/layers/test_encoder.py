@@ -59,8 +59,8 @@ def test_quick_gelu_equals_float64():
         {"norm": "rms", "mlp_bias": False, "rematerialize": True},
         {"norm": "rms", "qk_norm": "head", "kv_heads": 1, "layer_scale": "attention"},
         {"qk_norm": "width"},
-        {"branch_norm": "behind", "qkv_bias": "query_value", "dropout_rate": 1e-9},
-        {"branch_norm": "behind", "norm": "rms", "gated_mlp": True, "rematerialize": True},
+        {"norm_position": "post", "qkv_bias": "query_value", "dropout_rate": 1e-9},
+        {"norm_position": "post", "norm": "rms", "gated_mlp": True, "rematerialize": True},
         {
             "norm": "rms",
             "mlp_norm": True,
@@ -75,8 +75,8 @@ def test_quick_gelu_equals_float64():
 def test_switches_of_a_block_equal_float64_and_its_training_step(switches):
     """The way of training computes the same, and every weight has a gradient."""
     block, x = make_block(**switches), images(2, 7, 12)
-    where = switches.get("branch_norm", "before")
-    expected = oracle.block(x.astype("float64"), oracle.weights_of(block), 3, branch_norm=where)
+    where = switches.get("norm_position", "pre")
+    expected = oracle.block(x.astype("float64"), oracle.weights_of(block), 3, norm_position=where)
     np.testing.assert_allclose(numpy(block(x)), expected, atol=3e-6)
     np.testing.assert_allclose(numpy(block(x, training=True)), expected, atol=3e-6)
     with tf.GradientTape() as tape:
@@ -115,10 +115,10 @@ def test_bias_of_the_key_is_free_unless_keys_are_turned_or_normed(fields, free):
     assert change < 2e-6 if free else change > 1e-3
 
 
-@pytest.mark.parametrize("where", ["before", "behind"])
+@pytest.mark.parametrize("where", ["pre", "post"])
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_block_of_the_first_tokens_gives_the_same_numbers(count, where):
-    block, short = make_block(branch_norm=where), make_block(num_output_tokens=count, branch_norm=where)
+    block, short = make_block(norm_position=where), make_block(num_output_tokens=count, norm_position=where)
     x = images(2, 7, 12)
     assert [w.path.split("/", 1)[1] for w in short.weights] == [w.path.split("/", 1)[1] for w in block.weights]
     np.testing.assert_allclose(numpy(short(x)), numpy(block(x))[:, :count], atol=1e-6)

@@ -36,7 +36,7 @@ def differences():
 # Of 37 tokens, and of 36, which are even.
 MODELS: tuple[dict, ...] = (
     {"registers": 1},
-    {"registers": 1, "dropout_rate": 0.2, "last_block": "all"},
+    {"registers": 1, "dropout_rate": 0.2, "last_block_outputs": "all"},
     {"registers": 1, "position_embedding": "none", "rotary": "axial", "qk_norm": "head", "layer_scale": "both"},
     {},
 )

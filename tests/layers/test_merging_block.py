@@ -51,10 +51,10 @@ def test_token_of_several_patches_attends_as_often_as_they_would():
     assert keys.shape == (1, 4, 4)
 
 
-@pytest.mark.parametrize(("kept", "where"), [(None, "before"), (1, "before"), (1, "behind")])
+@pytest.mark.parametrize(("kept", "where"), [(None, "pre"), (1, "pre"), (1, "post")])
 def test_block_that_merges_nothing_is_a_plain_block(kept, where):
     kinds = TransformerBlock, MergingBlock
-    plain, block = (kind(**SIZES, num_output_tokens=kept, branch_norm=where) for kind in kinds)
+    plain, block = (kind(**SIZES, num_output_tokens=kept, norm_position=where) for kind in kinds)
     for each in (plain, block):
         each.build((None, 9, 12))
     block.set_weights(randomise(plain).get_weights())

@@ -80,7 +80,7 @@ def kept_on_jax():
             weights.append(weights_after_training(False, **DROPOUTS))
     keras.config.set_dtype_policy("mixed_bfloat16")
     for depth in (1, 2):
-        config = keras_vit.ViTConfig(16, 768, depth, 12, 3072, last_block="all")
+        config = keras_vit.ViTConfig(16, 768, depth, 12, 3072, last_block_outputs="all")
         model = keras_vit.build(config, input_shape=(224, 224, 3), classes=3)
         values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
         pixels = np.zeros((2, 224, 224, 3), "float32")

@@ -19,7 +19,13 @@ FOLDER = GOLDEN / "encoders" / "huggingface_siglip2"
 KINDS = {
     "token": {"registers": 2, "layer_scale": "both", "class_tokens": 2},
     "gap": {"pooling": "gap", "registers": 2, "final_norm": "pooled", "position_embedding": "learned2d"},
-    "prefix": {"pooling": "map", "class_token": True, "map_prefix": True, "pre_norm": True, "patch_bias": False},
+    "prefix": {
+        "pooling": "map",
+        "class_token": True,
+        "pool_prefix_tokens": True,
+        "pre_norm": True,
+        "patch_bias": False,
+    },
     "attentive": {
         **{"pooling": "attentive", "norm": "rms", "patch_norm": True, "position_embedding": "none"},
         "pixel_statistics": ((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)),

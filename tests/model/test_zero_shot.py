@@ -90,7 +90,7 @@ def test_classifier_is_a_model_as_every_other(kind, activation, tmp_path):
         ({"class_names": "abc"}, "'abc'"),
         ({"text_embeddings": np.full((3, 6), np.nan)}, "finite"),
         ({"class_names": ["a"]}, "1 names"),
-        ({"model": lambda: keras_vit.zero_shot(tower("clip"), np.eye(6))}, "unit_length=True"),
+        ({"model": lambda: keras_vit.zero_shot(tower("clip"), np.eye(6))}, "normalize_embedding=True"),
         ({"model": lambda: make_tiny(pooling="none", include_top=False)}, "pooling='none'"),
         ({"model": lambda: make_tiny(classes=6)}, "logit_scale=None"),
         ({"logit_scale": 100.0}, "math.log"),

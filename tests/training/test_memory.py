@@ -170,7 +170,7 @@ def test_estimate_refuses(small, arguments, words):
         {"name": "Ti/16", "batch": 24, "fields": {"rematerialize": True}},
         {"name": "Ti/16", "batch": 24, "fields": {"dropout_rate": 0.1}},
         {"name": "Ti/16", "batch": 24, "fields": {"gated_mlp": True}},
-        {"name": "Ti/16", "batch": 24, "fields": {"branch_norm": "behind"}},
+        {"name": "Ti/16", "batch": 24, "fields": {"norm_position": "post"}},
         {"name": "Ti/16", "batch": 24, "freeze": ["last_blocks", 4]},
         {"name": "Ti/16", "batch": 24, "jit": True},
         {"name": "Ti/16", "batch": 6, "size": 384},

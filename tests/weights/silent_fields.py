@@ -8,12 +8,12 @@ def silent(c):
     facts = {
         **dict.fromkeys(("activation", "layer_norm_epsilon", "pooling", "preprocessing"), True),
         **dict.fromkeys([f"rotary{name}" for name in rotary], c.rotary != "none"),
-        **dict.fromkeys(("summary", "summary_tokens"), c.class_tokens > 1 and c.pooling == "token"),
+        **dict.fromkeys(("class_token_reduction", "class_token_indices"), c.class_tokens > 1 and c.pooling == "token"),
         "resize_method": c.position_embedding == "learned",
         "bias_resize_method": c.relative_bias != "none",
         "final_norm": c.pooling == "gap",
-        "branch_norm": c.branch_norm == "behind",
+        "norm_position": c.norm_position == "post",
         "map_heads": reads,
-        "map_prefix": reads and bool(c.prefix_tokens),
+        "pool_prefix_tokens": reads and bool(c.prefix_tokens),
     }
     return {name for name, there in facts.items() if there}

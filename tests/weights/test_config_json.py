@@ -108,7 +108,7 @@ def test_rotary_positions_are_of_the_kind_that_timms_config_names(tmp_path):
 
 def test_prefix_tokens_are_pooled_by_attention_where_timms_config_says_so(tmp_path):
     """timm's `test_vit3` does it by its name; its numbers from a made file were 4.3e-7 away."""
-    fields = {"pooling": "map", "registers": 2, "class_token": False, "map_prefix": True}
+    fields = {"pooling": "map", "registers": 2, "class_token": False, "pool_prefix_tokens": True}
     tiny = make_tiny(num_layers=1, activation="gelu", **fields)
     file = keras_vit.save_checkpoint(tiny, tmp_path / "timm", "timm")
     save_file(load_file(file), file)  # without our note
@@ -120,4 +120,4 @@ def test_prefix_tokens_are_pooled_by_attention_where_timms_config_says_so(tmp_pa
         (tmp_path / "timm" / "config.json").write_text(json.dumps(config | told))
         model = keras_vit.build(weights=tmp_path / "timm", input_shape=(20, 28, 3))
         assert (np.abs(numpy(model(x)) - numpy(tiny(x))).max() < 1e-5) == (name != "own")
-        assert any("map_prefix False" in line for line in model.weights_report) == (name == "own")
+        assert any("pool_prefix_tokens False" in line for line in model.weights_report) == (name == "own")

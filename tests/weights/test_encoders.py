@@ -74,7 +74,7 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
         ("timm_pe_lang", {"rotary_axes": "yx"}),
         ("timm_pe_core", {"rotary_offset": 0.5}),
         ("timm_pe_core", {"map_heads": 3}),
-        ("timm_pe_core", {"map_prefix": False}),
+        ("timm_pe_core", {"pool_prefix_tokens": False}),
         ("timm_dinov3", {"rotary_theta": 50.0}),
         ("timm_rope", {"rotary_coordinates": "unit"}),
         ("timm_rope_mixed", {"rotary_axes": "yx"}),
@@ -167,7 +167,7 @@ def test_table_that_is_cut_is_so_in_a_graph_of_any_size(tmp_path):
     """And the model normalises pixels by itself; layouts that would lose that are refused, as is one other channel."""
     model = keras_vit.build(weights=ENCODERS / "huggingface_radio", input_shape=(None, None, 3), include_top=False)
     assert model.config.pixel_statistics[0] == pytest.approx((0.48145466, 0.4578275, 0.40821073))
-    assert model.config.read_places == (0, 2)
+    assert model.config.pooled_indices == (0, 2)
     for size in ("", "_other"):
         assert difference("huggingface_radio", model, "pooled", size) < 1e-5
     wide = keras_vit.build(weights=ENCODERS / "huggingface_radio", input_shape=(16, 32, 3), include_top=False)

@@ -24,28 +24,28 @@ def test_eva_of_norms_behind_the_branches_is_known_by_its_sizes(tmp_path):
     names |= {"blocks.0.mlp.fc2.weight": np.zeros((1792, 15360), "float32")}
     save_file(names, tmp_path / "x.safetensors")
     checkpoint = read_checkpoint(tmp_path / "x.safetensors")
-    assert checkpoint.fields["branch_norm"] == "behind"
-    assert checkpoint.remarks == ("branch_norm behind: as timm computes, since the file does not tell",)
+    assert checkpoint.fields["norm_position"] == "post"
+    assert checkpoint.remarks == ("norm_position post: as timm computes, since the file does not tell",)
 
 
 def test_norms_of_file_and_model_must_stand_in_the_same_places(tmp_path):
     """Either file would fit the other model; layouts of software that has no such blocks are not written."""
     top = {"include_top": False, "input_shape": (24, 24, 3)}
     behind = keras_vit.build(weights=FOLDER, **top).config
-    with pytest.raises(CheckpointError, match="branch_norm='before', and 'behind'"):
-        keras_vit.build(behind.replace(branch_norm="before"), weights=FOLDER, **top)
+    with pytest.raises(CheckpointError, match="norm_position='pre', and 'post'"):
+        keras_vit.build(behind.replace(norm_position="pre"), weights=FOLDER, **top)
     model = keras_vit.build(behind, **top)
     said = Path(shutil.copytree(FOLDER, tmp_path / "said"))
     config = json.loads((said / "config.json").read_text())
     config["model_args"]["use_post_norm"] = False
     (said / "config.json").write_text(json.dumps(config))
     for file in (shutil.copy(FOLDER / "model.safetensors", tmp_path), said):
-        with pytest.raises(CheckpointError, match="branch_norm='behind', and 'before'"):
+        with pytest.raises(CheckpointError, match="norm_position='post', and 'pre'"):
             keras_vit.load_checkpoint(model, file)
-    with pytest.warns(UserWarning, match="timm computes branch_norm before, this model behind"):
+    with pytest.warns(UserWarning, match="timm computes norm_position pre, this model post"):
         noted = keras_vit.save_checkpoint(model, tmp_path / "noted.safetensors", "timm_eva")
-    assert read_checkpoint(noted).fields["branch_norm"] == "behind"
+    assert read_checkpoint(noted).fields["norm_position"] == "post"
     other = keras_vit.build(behind.replace(qkv_bias="all"), **top)
     for dialect in ("official", "huggingface"):
-        with pytest.raises(CheckpointError, match="branch_norm='before' of such a file"):
+        with pytest.raises(CheckpointError, match="norm_position='pre' of such a file"):
             keras_vit.save_checkpoint(other, tmp_path / f"x{DIALECTS[dialect].suffix}", dialect)

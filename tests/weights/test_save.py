@@ -208,7 +208,7 @@ def test_a_deit_file_with_one_head_reads_the_class_token_alone(tmp_path):
     sizes |= {"weights": tmp_path / "x.safetensors", "input_shape": (20, 28, 3)}
     for end in ({}, {"classes": 3}, {"include_top": False}):
         config = keras_vit.build("Ti/16", **sizes, **end).config
-        assert (config.distilled, config.class_tokens, config.read_places) == (False, 2, (0,))
+        assert (config.distilled, config.class_tokens, config.pooled_indices) == (False, 2, (0,))
     with pytest.raises(ValueError, match="distilled=True with class_tokens=2"):
         keras_vit.build("Ti/16", distilled=True, **sizes)
 

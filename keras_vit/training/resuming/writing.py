@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_vit.renamed import current_arguments
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
 from keras_vit.training.resuming.pieces import Piece
 from keras_vit.training.resuming.variables import METRICS, not_finite
@@ -89,7 +90,10 @@ def check_facts(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any] | 
 def differences(
     before: Mapping[str, Any], now: Mapping[str, Any], words: tuple[str, str] = ("before", "now")
 ) -> list[str]:
-    """One line for each fact that is not equal, by the path of its names; `words` say whose the values are."""
+    """One line for each fact that is not equal, by the path of its names; `words` say whose the values are.
+
+    Names of an earlier version count as the current ones.
+    """
     old, new = dict(_flat(before)), dict(_flat(now))
     names = sorted(old.keys() | new.keys())
     shown = [(name, old.get(name, _ABSENT), new.get(name, _ABSENT)) for name in names]
@@ -99,7 +103,7 @@ def differences(
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Pairs of path and value; lists are values."""
-    for name, value in facts.items():
+    for name, value in current_arguments(facts).items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{name}.")
         else:

@@ -115,7 +115,7 @@ def assumed(dialect: str, tensors: Mapping[str, np.ndarray], said: Mapping[str, 
     row = DIALECTS[dialect]
     known = ("rotary",) if "rotary" in said else ()
     fields = {name: value for name, value in row.computes(tensors).items() if not name.startswith((*known, *said))}
-    shown = ("rotary", "branch_norm", "map_heads")
+    shown = ("rotary", "norm_position", "map_heads")
     told = ", ".join(f"{name} {fields[name]}" for name in fields if name.startswith(shown))
     return (f"{told}: as {row.software} computes, since the file does not tell",) if told else ()
 

@@ -236,7 +236,7 @@ def rotary_of(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "rotary_axes": "xy",
         "rotary_coordinates": "grid",
         "rotary_offset": 1.0 if has_class else 0.0,
-        **({"map_heads": 8, "map_prefix": has_class} if "pooling/probe" in tensors else {"pooling": "gap"}),
+        **({"map_heads": 8, "pool_prefix_tokens": has_class} if "pooling/probe" in tensors else {"pooling": "gap"}),
     }
 
 

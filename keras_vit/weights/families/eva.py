@@ -147,10 +147,10 @@ def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
     EVA-02-CLIP E/14 has its norms behind the branches, which its sizes alone tell.
     """
-    pooled = {"map_prefix": "class_token/token" in tensors} if "pooling/probe" in tensors else {}
+    pooled = {"pool_prefix_tokens": "class_token/token" in tensors} if "pooling/probe" in tensors else {}
     kernel = tensors.get("block_00/mlp/dense_2/kernel")
     if kernel is not None and kernel.shape == _OF_E14:
-        return {**pooled, "branch_norm": "behind"}
+        return {**pooled, "norm_position": "post"}
     if "block_00/mlp/gate/kernel" not in tensors:
         return pooled
     return pooled | {
@@ -181,7 +181,7 @@ def eva_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, 
     usual = {"norm": "layer", "proj_bias": True, "mlp_bias": True, "distilled": False, "activation": "gelu"}
     usual |= {"patch_bias": not facts["pre_norm"], "rotary": "none" if rotary == "none" else "axial"}
     usual |= {"rotary_coordinates": "grid"} if rotary != "none" else {}
-    usual |= {"map_prefix": facts["class_token"]} if facts["pooling"] == "map" else {}
+    usual |= {"pool_prefix_tokens": facts["class_token"]} if facts["pooling"] == "map" else {}
     wrong = [f"{name}={value!r}" for name, value in fields.items() if value != usual.get(name, value)]
     if wrong or facts["layer_norm_epsilon"] not in _FOLDER_ARCHITECTURES:
         raise CheckpointError(
@@ -214,7 +214,7 @@ def _folder_arguments(facts: dict[str, Any]) -> dict[str, Any]:
         "swiglu_mlp": facts["gated_mlp"],
         "scale_mlp": facts["mlp_norm"],
         "scale_attn_inner": facts["attention_norm"],
-        "use_post_norm": facts["branch_norm"] == "behind",
+        "use_post_norm": facts["norm_position"] == "post",
         "use_pre_transformer_norm": facts["pre_norm"],
         "use_post_transformer_norm": facts["final_norm"] == "tokens",
         "use_fc_norm": facts["final_norm"] == "pooled",

@@ -25,7 +25,7 @@ IMAGENET_PHOTOS = Preprocessing(
     antialias=True,
 )
 # Fields that change the numbers and mostly stand in no tensor, and their values where neither tells them.
-UNTOLD: Mapping[str, str] = {"rotary": "none", "branch_norm": "before"}
+UNTOLD: Mapping[str, str] = {"rotary": "none", "norm_position": "pre"}
 _as_written: Callable[[Collection[str]], Callable[[str], str]] = lambda names: str  # noqa: E731
 
 
@@ -82,7 +82,7 @@ class Dialect:
         position_embedding: kind that a file without a table has; by default that is not known.
         lacks: parts that the software does not have; it would build another model without a word.
         classifier: fields of `ViTConfig` of its classes with a classifier, where these pool otherwise than the encoder.
-        summary: what the software makes of several class tokens, if its models have more than one.
+        class_token_reduction: what the software makes of several class tokens, if its models have more than one.
         norms_behind: whether the software has models whose blocks have their norms behind attention and MLP.
         normalises_means: whether its LayerNorm stands behind mean pooling, unless a folder says otherwise.
         norms_tokens: whether its tokens, where all are asked for, are those behind the last LayerNorm.
@@ -120,7 +120,7 @@ class Dialect:
     position_embedding: str = ""
     lacks: tuple[str, ...] = ()
     classifier: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    summary: str = ""
+    class_token_reduction: str = ""
     norms_behind: bool = False
     normalises_means: bool = False
     norms_tokens: bool = True

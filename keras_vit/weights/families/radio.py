@@ -29,7 +29,7 @@ def _told(arrays: Arrays) -> dict[str, Any]:
     if min(std) <= 0 or len(mean) != len(std):
         raise CheckpointError(f"a deviation of pixels must be above zero.\nReceived: {_MEAN} {mean}, {_STD} {std}.")
     every = places == list(range(len(places)))
-    return {"pixel_statistics": (tuple(mean), tuple(std)), "summary_tokens": None if every else tuple(places)}
+    return {"pixel_statistics": (tuple(mean), tuple(std)), "class_token_indices": None if every else tuple(places)}
 
 
 def _telling(fields: Mapping[str, Any]) -> Arrays:
@@ -40,7 +40,7 @@ def _telling(fields: Mapping[str, Any]) -> Arrays:
             "`pixel_statistics=(mean, std)`, or save in another layout."
         )
     mean, std = (np.array(each, "float32").reshape(-1, 1, 1) for each in fields["pixel_statistics"])
-    places = fields.get("summary_tokens") or range(fields["class_tokens"])
+    places = fields.get("class_token_indices") or range(fields["class_tokens"])
     return {_MEAN: mean, _STD: std, _SUMMARY: np.array(list(places), "int64")}
 
 
@@ -134,7 +134,7 @@ HF_RADIO = Dialect(
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bilinear_crop",
-    summary="concatenated",
+    class_token_reduction="concatenated",
     preprocessing=Preprocessing(
         image_size=None, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), interpolation="bicubic", antialias=True
     ),

@@ -68,7 +68,7 @@ def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Which of two class tokens the head of DeiT reads."""
     tokens = tensors.get("class_token/token")
     is_deit = "head/kernel" in tensors and tokens is not None and tokens.shape[1:2] == (2,)
-    return {"summary_tokens": (0,)} if is_deit else {}
+    return {"class_token_indices": (0,)} if is_deit else {}
 
 
 HUGGINGFACE = Dialect(
@@ -148,6 +148,6 @@ PIXIO = Dialect(
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic",
-    summary="mean",
+    class_token_reduction="mean",
     preprocessing=IMAGENET_PHOTOS,
 )

@@ -14,6 +14,7 @@ from keras_vit.config.posembed import check_grid
 from keras_vit.config.records import Positions
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.renamed import current_arguments
 from keras_vit.weights.metadata.record import Reading, Sidecar, activation_of, sides_of
 from keras_vit.weights.metadata.timm import read_timm
 from keras_vit.weights.metadata.transformers import read_transformers
@@ -22,7 +23,15 @@ from keras_vit.weights.read.sharded import ShardedFile
 
 _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
 NOTED_FIELDS = (
-    *("activation", "layer_norm_epsilon", "branch_norm", "pooling", "position_embedding", "map_heads", "map_prefix"),
+    *(
+        "activation",
+        "layer_norm_epsilon",
+        "norm_position",
+        "pooling",
+        "position_embedding",
+        "map_heads",
+        "pool_prefix_tokens",
+    ),
     *(field.name for field in dataclasses.fields(Positions) if field.name.startswith("rotary")),
 )
 
@@ -78,7 +87,7 @@ def read_note(note: dict, path: Path) -> Sidecar:
         CheckpointError: for an activation that is not computed here.
     """
     reading = Reading("the file's note")
-    config = reading.part("config", lambda: _object(note["config"]), empty={})
+    config = reading.part("config", lambda: current_arguments(_object(note["config"])), empty={})
     preprocessing, grid = note.get("preprocessing"), note.get("position_grid")
     fields = {name: config[name] for name in NOTED_FIELDS if name in config}
     if "activation" in fields:

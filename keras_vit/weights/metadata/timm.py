@@ -185,10 +185,10 @@ _EVA_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     r"test_vit3$": {"global_pool": "map", "pool_include_prefix": True},
 }
 _OTHER_FIELDS: Mapping[str, Mapping[str, Any]] = {  # likewise
-    r"vit_pe_": {"layer_norm_epsilon": 1e-5, "map_prefix": True},
+    r"vit_pe_": {"layer_norm_epsilon": 1e-5, "pool_prefix_tokens": True},
     r"vit_.*_dinov3": {"layer_norm_epsilon": 1e-5, "pooling": "gap"},
     r"vit_.*_lingbot": {"layer_norm_epsilon": 1e-5},
-    r"vit_.*_rpn_": {"branch_norm": "behind"},
+    r"vit_.*_rpn_": {"norm_position": "post"},
 }
 _ROTARY_WORDS = {  # arguments that each tell one field of rotary positions
     "rope_temperature": "rotary_theta",
@@ -240,9 +240,9 @@ def computed_by_eva(architecture: str, arguments: Mapping[str, Any], place: Path
     if said.get("pool_include_prefix"):
         if said.get("global_pool") not in ("map", "token"):
             raise not_computed("pooling", "pool_include_prefix=True", place, "the mean of the patches, or attention")
-        fields |= {"map_prefix": True} if said["global_pool"] == "map" else {}
+        fields |= {"pool_prefix_tokens": True} if said["global_pool"] == "map" else {}
     if "use_post_norm" in said:
-        fields["branch_norm"] = "behind" if said["use_post_norm"] else "before"
+        fields["norm_position"] = "post" if said["use_post_norm"] else "pre"
     if "use_rot_pos_emb" in said:
         fields |= _rotary(said, place) if said["use_rot_pos_emb"] else {"rotary": "none"}
     elif named := [word for word in _ROTARY_WORDS if word in said]:  # of an unknown architecture, which turns or not
@@ -472,7 +472,7 @@ def _timm_config(facts: dict, record: Preprocessing) -> dict:
             "init_values": (facts["layer_scale"] == "both", 1e-5),
             "reg_tokens": (registers, registers),
             "no_embed_class": (registers, True),
-            "pool_include_prefix": (facts["fields"].get("map_prefix"), True),
+            "pool_include_prefix": (facts["fields"].get("pool_prefix_tokens"), True),
             "pos_embed": (not facts["positions"], "none"),
         }
         arguments |= {argument: value for argument, (is_written, value) in optional.items() if is_written}
@@ -513,16 +513,16 @@ def _timm_architecture(facts: dict[str, Any]) -> str:
     is_larger = facts["layer_norm_epsilon"] == 1e-5  # which no argument tells
     if is_larger:
         names[None] = _BEIT3 if facts["attention_norm"] and facts["mlp_norm"] else _CLIP
-    if facts["branch_norm"] == "behind":
+    if facts["norm_position"] == "post":
         names = {None: _BEHIND}
     stages = facts["resnet_stages"]
-    kinds = [stages is not None, facts["branch_norm"] == "behind", facts["distilled"], is_larger]
+    kinds = [stages is not None, facts["norm_position"] == "post", facts["distilled"], is_larger]
     if stages not in names or facts["root_channels"] not in (None, 64) or sum(kinds) > 1:
         raise CheckpointError(
             "timm opens a folder by the name of an architecture, and has none with this ResNet, or with two of a "
             "ResNet, norms behind the branches, a distillation token and an epsilon of 1e-5.\n"
             f"Received: stages {stages}, root of {facts['root_channels']} channels, distilled={facts['distilled']}, "
-            f"branch_norm={facts['branch_norm']!r}, layer_norm_epsilon={facts['layer_norm_epsilon']}. Write a "
+            f"norm_position={facts['norm_position']!r}, layer_norm_epsilon={facts['layer_norm_epsilon']}. Write a "
             ".safetensors file instead of a folder."
         )
     return "deit_base_distilled_patch16_224" if facts["distilled"] else names[stages]

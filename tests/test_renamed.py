@@ -1,0 +1,102 @@
+"""Every old name of `renamed.py` warns once and does what the new one does; saved configs take both in silence."""
+
+import dataclasses
+import warnings
+
+import keras
+import pytest
+
+import keras_vit
+from keras_vit import layers
+from keras_vit.config import records
+from keras_vit.renamed import ARGUMENTS, NAMES, VALUES, current_arguments
+
+CONFIG = keras_vit.ViTConfig(8, 24, num_layers=2, num_heads=3, mlp_dim=20, class_tokens=2)
+SIZES = {"hidden_size": 24, "num_heads": 3, "mlp_dim": 20}
+BLOCK = lambda **given: layers.TransformerBlock(**SIZES, **given)  # noqa: E731
+POOL = lambda **given: layers.TokenPooling("token", 2, **given)  # noqa: E731
+# what takes an argument under its new name, and a value: new name: ((maker, value), ...)
+TAKERS = {
+    "norm_position": ((CONFIG.replace, "post"), (BLOCK, "post")),
+    "normalize_embedding": ((CONFIG.replace, True),),
+    "pool_prefix_tokens": ((CONFIG.replace, True),),
+    "class_token_reduction": ((CONFIG.replace, "concatenated"), (POOL, "concatenated"), (records.Pooling, "mean")),
+    "class_token_indices": ((CONFIG.replace, (1,)), (POOL, (0, 1)), (records.Pooling, (1,))),
+    "last_block_outputs": ((CONFIG.replace, "all"), (records.Pooling, "all")),
+}
+ATTRIBUTES = {"positioned_tokens", "pooled_tokens", "pooled_indices", "num_pooled_tokens"}  # no arguments
+OLD = {new: old for old, new in ARGUMENTS.items()}
+
+
+def test_every_old_name_is_tested():
+    assert set(TAKERS) | ATTRIBUTES == set(ARGUMENTS.values())
+    assert all(hasattr(keras_vit, new) for new in NAMES.values())
+    assert set(VALUES) <= set(ARGUMENTS.values())
+
+
+@pytest.mark.parametrize(("new", "taker", "value"), [(new, *row) for new, rows in TAKERS.items() for row in rows])
+def test_old_argument_warns_once_and_is_the_new_one(new, taker, value):
+    expected, old = taker(**{new: value}), OLD[new]
+    with pytest.warns(DeprecationWarning, match=f"`{old}`.*`{new}`") as caught:
+        found = taker(**{old: value})
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert getattr(found, new) == getattr(expected, new) == value
+    with pytest.warns(DeprecationWarning, match=f"`{old}`.*`{new}`"):
+        assert getattr(found, old) == old_spelling({new: value})[old]
+    with pytest.raises(TypeError, match=f"both `{old}` and `{new}`|`{new}`"):
+        taker(**{old: value, new: value})
+
+
+@pytest.mark.parametrize("name", sorted(ATTRIBUTES))
+def test_old_attribute_warns_and_is_the_new_one(name):
+    with pytest.warns(DeprecationWarning, match=f"`{OLD[name]}`.*`{name}`"):
+        assert getattr(CONFIG, OLD[name]) == getattr(CONFIG, name)
+
+
+@pytest.mark.parametrize(("new", "old", "value"), [(new, *pair) for new, v in VALUES.items() for pair in v.items()])
+def test_old_value_warns_and_is_the_new_one(new, old, value):
+    for taker, _ in TAKERS[new]:
+        with pytest.warns(DeprecationWarning, match=f"{old!r}.*{value!r}"):
+            found = taker(**{new: old})
+        assert getattr(found, new) == value
+
+
+def old_spelling(arguments):
+    """Arguments as an earlier version wrote them."""
+    values = {new: {now: was for was, now in table.items()} for new, table in VALUES.items()}
+    return {
+        OLD.get(name, name): values.get(name, {}).get(value, value) if isinstance(value, str) else value
+        for name, value in arguments.items()
+    }
+
+
+def test_what_files_say_is_taken_in_both_spellings_in_silence():
+    config = CONFIG.replace(norm_position="post", class_token_indices=(1,), last_block_outputs="all")
+    was = old_spelling(config.as_dict())
+    assert {"branch_norm", "summary", "last_block"} <= set(was)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert keras_vit.ViTConfig(**current_arguments(was)) == config
+        for layer in (BLOCK(norm_position="post", name="a"), POOL(class_token_indices=(0, 1), name="b")):
+            again = type(layer).from_config(old_spelling(layer.get_config()))
+            assert again.get_config() == layer.get_config()
+        model = keras_vit.build(config, input_shape=(16, 16, 3), classes=3)
+        facts = model.get_config()
+        facts["config"] = old_spelling(facts["config"])
+        for layer in facts["layers"]:
+            layer["config"] = old_spelling(layer["config"])
+        again = keras_vit.VisionTransformer.from_config(facts)
+    assert again.config == config
+    assert [w.path for w in again.weights] == [w.path for w in model.weights]
+
+
+def test_builders_take_the_old_names_of_fields():
+    for make in (keras_vit.ViTTi16, lambda **given: keras_vit.build(CONFIG, **given)):
+        with pytest.warns(DeprecationWarning, match="last_block_outputs") as caught:
+            model = make(last_block="all", input_shape=(16, 16, 3), classes=2)
+        assert len(caught) == 1
+        assert model.config.last_block_outputs == "all"
+    with pytest.warns(DeprecationWarning, match="norm_position"):
+        assert dataclasses.replace(CONFIG, branch_norm="behind").norm_position == "post"
+    keras.backend.clear_session()
