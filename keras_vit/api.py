@@ -35,9 +35,9 @@ from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation
-from keras_vit.data.own_sizes import batches_by_size, naflex_batch
-from keras_vit.data.shard_files.opening import shard_photos
-from keras_vit.data.shard_files.packing import pack
+from keras_vit.data.naflex_batches import batches_by_size, naflex_batch
+from keras_vit.data.shards.opening import shard_photos
+from keras_vit.data.shards.packing import pack
 from keras_vit.embedding.embedder import Embedder
 from keras_vit.embedding.neighbours import Neighbours, nearest
 from keras_vit.encoder_builders import *  # noqa: F403

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_preprocessing import grey_levels, pixels
 
-from keras_vit.data.prepare import operations, prepare
+from keras_vit.data.prepare import prepare, tensorflow_ops
 from keras_vit.exporting.saved_model.resize_in_strips import prepare_stored
 from keras_vit.images.resizing import covering_size
 from keras_vit.weights.hub import vit_records
@@ -86,7 +86,7 @@ def test_longer_side_is_rounded_as_each_software_does():
     for rounding, size in rules.items():
         found = dataclasses.replace(grey_levels("crop", (32, 32)), rounding=rounding)
         assert covering_size((75, 109), found, np) == size  # 46.506
-        in_graph = covering_size(tuple(map(tf.constant, (75, 109))), found, operations())
+        in_graph = covering_size(tuple(map(tf.constant, (75, 109))), found, tensorflow_ops())
         assert tuple(map(int, in_graph)) == size
         assert found(pixels(75, 109, 3)).shape == (32, 32, 3)
 
@@ -97,7 +97,7 @@ def test_rectangle_is_covered_as_timms_resize_keep_ratio_does():
         ratio = min(fractions.Fraction(old[0], 20), fractions.Fraction(old[1], 28))
         expected = tuple(round(side / ratio) for side in old)
         assert covering_size(old, found, np) == expected
-        in_graph = covering_size(tuple(map(tf.constant, old)), found, operations())
+        in_graph = covering_size(tuple(map(tf.constant, old)), found, tensorflow_ops())
         assert tuple(map(int, in_graph)) == expected
 
 

@@ -26,7 +26,7 @@ class DatasetRecord:
         test: split that is reported.
         source: where the splits come from.
         group: `"transfer"`, or of VTAB `"natural"`, `"specialised"` or `"structured"`.
-        label: key of the label among the features; or of a rule of `data.computed_labels.LABEL_RULES`.
+        label: key of the label among the features; or of a rule of `data.tensorflow_datasets.LABEL_RULES`.
         label_classes: how many values the stored label has, where they are merged evenly into K; else `None`.
         image: key of the image.
         white: value of white in the stored image.

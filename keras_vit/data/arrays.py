@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_vit.checks import install_hint
-from keras_vit.data.label_checks import check_trained, warn_of_alike
+from keras_vit.data.label_checks import check_trained_classes, warn_similar_class_names
 from keras_vit.data.source import Source
-from keras_vit.data.splits import SPELLINGS, ArraySplit, divide
+from keras_vit.data.splits import SPLIT_ALIASES, ArraySplit, divide
 from keras_vit.data.targets import CLASS_LABELS, Targets
 
 _Parts: TypeAlias = dict[Any, tuple[np.ndarray, np.ndarray]]  # images and labels by split; `None` if not divided yet
@@ -59,11 +59,11 @@ def _checked_classes(parts: _Parts, names: tuple[str, ...] | None) -> tuple[str,
     for split, (_, labels) in parts.items():
         _check_form(labels, split or "training")
     classes = _class_count(parts, names)
-    told = names is not None or any(labels.ndim == 2 for _, labels in parts.values())
+    declared = names is not None or any(labels.ndim == 2 for _, labels in parts.values())
     _check_labels(parts, classes)
-    _check_examples(parts, classes, told)
+    _check_examples(parts, classes, declared)
     class_names = names or tuple(map(str, range(classes)))
-    check_trained({split or "train": _labels_in(labels) for split, (_, labels) in parts.items()}, class_names)
+    check_trained_classes({split or "train": _labels_in(labels) for split, (_, labels) in parts.items()}, class_names)
     return class_names
 
 
@@ -87,9 +87,9 @@ def open_digits(seed: int) -> Source:
 
 
 def _split_name(split: str | None) -> str | None:
-    if split is not None and split not in SPELLINGS:
+    if split is not None and split not in SPLIT_ALIASES:
         raise ValueError(f"a split must be train, validation or test.\nReceived: {split!r}.")
-    return None if split is None else SPELLINGS[split]
+    return None if split is None else SPLIT_ALIASES[split]
 
 
 def _pair(pair: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -152,7 +152,7 @@ def _checked_names(names: Any) -> tuple[str, ...] | None:
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise ValueError(f"`class_names` must differ, to tell classes apart.\nReceived: {twice[:5]} more than once.")
-    warn_of_alike(names)
+    warn_similar_class_names(names)
     return names
 
 
@@ -166,25 +166,25 @@ def _class_count(parts: _Parts, names: Sequence[str] | None) -> int:
     if names is not None:
         return len(names)
     first = parts[None if None in parts else "train"][1]
-    # `whole_labels` refuses a label beyond the cap as out of range.
+    # `class_labels` refuses a label beyond the cap as out of range.
     return widths.pop() if widths else min(max(int(first.max()) + 1, 1), 2**31)
 
 
 def _check_labels(parts: _Parts, classes: int) -> None:
     """Makes all labels int64 in [0, classes), in place."""
     for split, (images, labels) in parts.items():
-        parts[split] = (images, whole_labels(labels, classes, split or "training"))
+        parts[split] = (images, class_labels(labels, classes, split or "training"))
     if classes < 2:
         raise ValueError(f"there must be at least two classes.\nReceived: {classes}.")
 
 
-def _check_examples(parts: _Parts, classes: int, told: bool) -> None:
+def _check_examples(parts: _Parts, classes: int, declared: bool) -> None:
     """Refuses a class without a training example, unless names or one-hot rows declare it.
 
     A gap in plain integer labels is most likely a mistake.
     """
     trained = _labels_in(parts[None if None in parts else "train"][1])
-    if not told and len(trained) < classes:
+    if not declared and len(trained) < classes:
         missing = list(itertools.islice((label for label in range(classes) if label not in trained), 5))
         raise ValueError(
             "every class from 0 to the greatest label must have an example to train on.\n"
@@ -198,7 +198,7 @@ def _labels_in(labels: np.ndarray) -> set[int]:
     return set(np.unique(labels).tolist())
 
 
-def whole_labels(labels: np.ndarray, classes: int, split: str) -> np.ndarray:
+def class_labels(labels: np.ndarray, classes: int, split: str) -> np.ndarray:
     """Labels as int64 in [0, classes); one-hot rows become their class.
 
     Raises:

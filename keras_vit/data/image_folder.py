@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.data.label_checks import alike, in_words
+from keras_vit.data.label_checks import quote_names, similar_names
 from keras_vit.data.source import Source
-from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
+from keras_vit.data.splits import SPLIT_ALIASES, SPLITS, FileSplit, divide
 from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.images.photo_checks import BadImage, GoodImage, check_images
 from keras_vit.images.photo_files import folders_in, has_photos, others_below, photos_below
@@ -30,8 +30,8 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
     divided = _split_folders(path)
     found: list[tuple[str | None, str, int]]
     if divided:
-        _warn_of_others(path, divided)
-        classes = _classes_of_all(path, divided)
+        _warn_other_folders(path, divided)
+        classes = _common_classes(path, divided)
         found = [(split, *item) for split, folder in divided.items() for item in _photos(folder, classes)]
     else:
         classes = _class_folders(path)
@@ -45,12 +45,12 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
         )
     splits, photos, labels = zip(*found, strict=True)
     ignored = others_below(path, set(photos))
-    return source_of_files(
+    return source_from_files(
         path, "folder", classes, photos, labels, splits if divided else None, seed, on_bad_image, ignored
     )
 
 
-def source_of_files(
+def source_from_files(
     path: Path,
     kind: str,
     classes: Sequence[str],
@@ -80,7 +80,7 @@ def source_of_files(
         ValueError: for a class without an image, and for hidden labels.
 
     Warns:
-        UserWarning: for photos in two splits or under two classes, classes that look alike, and classes that `train`
+        UserWarning: for photos in two splits or under two classes, classes with similar names, and classes that `train`
             lacks.
     """
     targets.check_names(classes)
@@ -97,7 +97,7 @@ def source_of_files(
         members = {name: np.flatnonzero(named == name) for name in SPLITS if name in set(splits)}
         targets.check_splits({name: kept[numbers] for name, numbers in members.items()}, classes)
     targets.check_copies(images, kept, classes)
-    shared = _shared(images, members)
+    shared = _count_shared(images, members)
     ignored = dict(sorted((ignored or {}).items(), key=lambda item: (-item[1], item[0])))  # not as the disk has them
     facts = {
         "ignored_files": sum(ignored.values()),
@@ -126,7 +126,7 @@ def _file_splits(
     return {name: split_of(numbers) for name, numbers in members.items()}
 
 
-def _shared(images: Sequence[GoodImage], members: dict[str, np.ndarray]) -> int:
+def _count_shared(images: Sequence[GoodImage], members: dict[str, np.ndarray]) -> int:
     """Number of files with equal bytes in more than one split; warns, since a test would repeat training images."""
     seen = Counter(digest for numbers in members.values() for digest in {images[number].digest for number in numbers})
     shared = [digest for digest, count in seen.items() if count > 1]
@@ -145,7 +145,7 @@ def _split_folders(path: Path) -> dict[str, Path]:
     """Folder of each split; empty if this folder holds class folders."""
     named: dict[str, list[Path]] = {}
     for folder in folders_in(path):
-        if split := SPELLINGS.get(folder.name.lower()):
+        if split := SPLIT_ALIASES.get(folder.name.lower()):
             named.setdefault(split, []).append(folder)
     if "train" not in named or _is_a_class(named, path):
         return {}
@@ -158,7 +158,7 @@ def _split_folders(path: Path) -> dict[str, Path]:
 
 
 def _is_a_class(named: dict[str, list[Path]], path: Path) -> bool:
-    """Whether a folder `train` holds photos of trains: those beside it are classes, and most have no split's name.
+    """Whether a folder `train` holds photos of trains: its siblings are classes, and most are not named as splits.
 
     Args:
         named: folders with the names of splits, by split.
@@ -174,25 +174,25 @@ def _is_a_class(named: dict[str, list[Path]], path: Path) -> bool:
     return has_photos(train)
 
 
-def _warn_of_others(path: Path, divided: dict[str, Path]) -> None:
+def _warn_other_folders(path: Path, divided: dict[str, Path]) -> None:
     others = [folder.name for folder in folders_in(path) if folder not in divided.values()]
     if others:
         warnings.warn(
-            f"{printable(path)} has folders of splits, and beside them others that are no split and are left out: "
+            f"{printable(path)} has folders of splits and others, which are left out: "
             f"{printable(', '.join(others[:5]))}.",
             UserWarning,
             stacklevel=2,
         )
 
 
-def _classes_of_all(path: Path, divided: dict[str, Path]) -> list[str]:
+def _common_classes(path: Path, divided: dict[str, Path]) -> list[str]:
     """Names of the class folders, which must be the same in every split."""
     by_split = {name: _class_folders(folder) for name, folder in divided.items()}
     for name, classes in by_split.items():
         only_one = set(classes) ^ set(by_split["train"])
         if only_one:
-            same = alike(only_one)
-            hint = f" {in_words(sorted(same[0]))} differ in case, spaces or Unicode form alone." if same else ""
+            same = similar_names(only_one)
+            hint = f" {quote_names(sorted(same[0]))} differ in case, spaces or Unicode form alone." if same else ""
             raise ValueError(
                 "every split must have the same class folders; one without photos may be an empty folder.\n"
                 f"Received: {str(path)!r}, where `train` and `{name}` differ in "

@@ -1,4 +1,4 @@
-"""Warnings of labels that are most likely mistakes, of which no single example tells."""
+"""Warnings of labels that are most likely mistakes, found by comparing all examples."""
 
 import unicodedata
 import warnings
@@ -12,8 +12,8 @@ from keras_vit.pages.formatting import printable
 _HIDDEN = "-1"  # the label that stands for an unknown one in many sets
 
 
-def alike(names: Iterable[str]) -> list[list[str]]:
-    """Names that differ only in case, spaces or Unicode form, as those that macOS and Linux write of one word."""
+def similar_names(names: Iterable[str]) -> list[list[str]]:
+    """Names that differ only in case, spaces or Unicode form, as macOS and Linux write one word."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
@@ -21,24 +21,24 @@ def alike(names: Iterable[str]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def in_words(group: Sequence[str]) -> str:
-    """Names that look alike, spelled such that they can be told apart."""
+def quote_names(group: Sequence[str]) -> str:
+    """Similar names in ASCII, so that their difference shows."""
     return " and ".join(map(ascii, group[:3]))
 
 
-def warn_of_alike(names: Iterable[str]) -> None:
+def warn_similar_class_names(names: Iterable[str]) -> None:
     """Warns of classes whose names differ only in case, spaces or Unicode form, since they are most likely one."""
-    if groups := alike(names):
+    if groups := similar_names(names):
         warnings.warn(
             f"{len(groups)} group(s) of classes differ only in case, spaces or Unicode form, as "
-            f"{in_words(groups[0])}. Give them one name if they are one class.",
+            f"{quote_names(groups[0])}. Give them one name if they are one class.",
             UserWarning,
             stacklevel=2,
         )
 
 
-def warn_of_two_labels(images: Sequence[GoodImage], labels: np.ndarray, classes: Sequence[str]) -> None:
-    """Warns of files with equal bytes under several classes, of which one label at most is right."""
+def warn_conflicting_labels(images: Sequence[GoodImage], labels: np.ndarray, classes: Sequence[str]) -> None:
+    """Warns of equal files in several classes: at most one of the labels is right."""
     first: dict[bytes, int] = {}
     again = {}
     for number, image in enumerate(images):
@@ -56,7 +56,7 @@ def warn_of_two_labels(images: Sequence[GoodImage], labels: np.ndarray, classes:
         )
 
 
-def check_trained(found: Mapping[str, set[int]], classes: Sequence[str]) -> None:
+def check_trained_classes(found: Mapping[str, set[int]], classes: Sequence[str]) -> None:
     """Warns of classes that `train` lacks and other splits have, and refuses those of hidden labels.
 
     Args:

@@ -5,24 +5,31 @@ permutation, which is computed without a shuffle buffer. All randomness of that 
 `start_step=step` continues where another process stopped. Evaluation is one pass in order.
 """
 
+import concurrent.futures
+import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_vit.annotations import PADDING_WEIGHT, Tensor
 from keras_vit.checks import check_choice, check_int, check_positive_int, check_process
 from keras_vit.data.augmentation import Augmentation, augment_batch, find_augmentation
-from keras_vit.data.prepare import augmented, pixels_of, resized, scaled_levels
-from keras_vit.data.shards import Place, find_shard, per_host
+from keras_vit.data.host_sharding import HostShard, find_shard, host_batch_size
+from keras_vit.data.opening import open_source
+from keras_vit.data.prepare import augment_example, decode_example, resize_image, scale_image
 from keras_vit.data.source import Data
-from keras_vit.data.source_opening import open_source
 from keras_vit.images.byte_scaling import is_bytes
+from keras_vit.images.photo_checks import BadImage, check_image
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.read import ImageError
+from keras_vit.images.slices import forget_files
+from keras_vit.pages.formatting import printable
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
 _PREFETCH = 2  # batches
 _READ_AT_ONCE = 32  # photos in shards
+_NAMED = 5  # missing files that an error names
 
 
 def load_dataset(
@@ -95,17 +102,17 @@ def load_dataset(
     check_positive_int("batch_size", batch_size)
     check_choice("labels", labels, ("int", "one_hot"))
     _check_record(preprocessing)
-    start_step = _usable_start(start_step, training)
-    augmentation = _usable_augmentation(augmentation, training, labels, preprocessing)
+    start_step = _check_start(start_step, training)
+    augmentation = _check_augmentation(augmentation, training, labels, preprocessing)
     source = open_source(what, seed=seed, on_bad_image=on_bad_image, download=download)
     examples = source.split(split)
-    place = Place(*find_shard(shard), batch_size)
-    share = per_host(batch_size, place.hosts)
+    place = HostShard(*find_shard(shard), batch_size)
+    share = host_batch_size(batch_size, place.hosts)
     # MixUp pairs neighbours, which another host may read.
     whole = augmentation is not None and augmentation.mixes and place.hosts > 1
     filled = shard is None and place.hosts > 1 and not training
-    read_by = Place(0, 1, batch_size) if whole else place
-    images = _numbered(examples, seed if training else None, read_by, filled, start_step)
+    read_by = HostShard(0, 1, batch_size) if whole else place
+    images = _read_examples(examples, seed if training else None, read_by, filled, start_step)
     images = images.map(_image_maker(preprocessing, augmentation, seed), _workers())
     make_batch = _batch_maker(len(source.class_names), labels, augmentation, seed, examples.size, filled)
     batched = functools.partial(
@@ -119,7 +126,7 @@ def load_dataset(
         preprocessing=preprocessing,
         start_step=start_step if training else None,
     )
-    return _scaled_late(images, batched, preprocessing, augmentation)
+    return _scale_last(images, batched, preprocessing, augmentation)
 
 
 def _batched(
@@ -135,7 +142,7 @@ def _batched(
     return dataset
 
 
-def _scaled_late(
+def _scale_last(
     images: Any, batched: Callable[[Any], Any], preprocessing: Preprocessing, augmentation: Augmentation | None
 ) -> Any:
     """Batches of scaled images; of images in bytes with `in_bytes`, which makes the same without the scaling."""
@@ -143,7 +150,7 @@ def _scaled_late(
         return batched(images)
 
     def scale(counter: Tensor, image: Tensor, label: Tensor) -> tuple[Tensor, ...]:
-        return counter, scaled_levels(image, preprocessing), label
+        return counter, scale_image(image, preprocessing), label
 
     dataset = batched(images.map(scale, _workers()))
     if augmentation is None or not augmentation.mixup_alpha:  # which has parts of levels
@@ -159,7 +166,7 @@ def _check_record(preprocessing: Any) -> None:
         )
 
 
-def _usable_start(start_step: int, training: bool) -> int:
+def _check_start(start_step: int, training: bool) -> int:
     start_step = check_int("start_step", start_step, 0)
     if start_step and not training:
         raise ValueError(
@@ -168,7 +175,7 @@ def _usable_start(start_step: int, training: bool) -> int:
     return start_step
 
 
-def _usable_augmentation(
+def _check_augmentation(
     augmentation: Augmentation | str | None, training: bool, labels: str, preprocessing: Preprocessing
 ) -> Augmentation | None:
     record = None if augmentation is None else find_augmentation(augmentation)
@@ -189,7 +196,7 @@ def _usable_augmentation(
     return record
 
 
-def _numbered(examples: Any, seed: int | None, place: Place, filled: bool, start_step: int) -> Any:
+def _read_examples(examples: Any, seed: int | None, place: HostShard, filled: bool, start_step: int) -> Any:
     """`tf.data.Dataset` of this host's (number, example).
 
     With a `seed` it starts at batch `start_step` and never ends; without one it is one pass in order. With `filled`
@@ -233,10 +240,10 @@ def _image_maker(
 
     def make(counter: Tensor, example: dict[str, Tensor]) -> tuple[Tensor, ...]:
         if augmentation is None:
-            levels, whole = resized(pixels_of(example, len(preprocessing.mean)), preprocessing)
+            levels, whole = resize_image(decode_example(example, len(preprocessing.mean)), preprocessing)
         else:
-            levels, whole = augmented(example, preprocessing, augmentation, _fold(seed, _IMAGE, counter))
-        image = tf.cast(levels, tf.uint8) if whole else scaled_levels(levels, preprocessing)
+            levels, whole = augment_example(example, preprocessing, augmentation, _fold(seed, _IMAGE, counter))
+        image = tf.cast(levels, tf.uint8) if whole else scale_image(levels, preprocessing)
         return counter, image, example["label"]
 
     return make
@@ -305,6 +312,37 @@ def _options() -> Any:
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False
-    # `_numbered` has divided the examples among hosts already. Keras' own sharding would drop most of them.
+    # `_read_examples` has divided the examples among hosts already. Keras' own sharding would drop most of them.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options
+
+
+@contextlib.contextmanager
+def report_missing_files(*splits: Any) -> Iterator[None]:
+    """A context in which an error of reading names the photos that were removed or changed since.
+
+    The pipeline does not know the path of a file that it cannot decode. So the files are checked again after an error,
+    and those that have not changed are not read.
+
+    Args:
+        *splits: the splits that are read in it.
+
+    Raises:
+        ValueError: if photos can no longer be read, with the paths of the first five.
+    """
+    import tensorflow as tf
+
+    try:
+        yield
+    except (tf.errors.OpError, ImageError, FileNotFoundError) as error:
+        paths = [path for split in splits for path in getattr(split, "paths", ())]
+        forget_files()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            lost = [image for image in pool.map(check_image, paths) if isinstance(image, BadImage)]
+        if not lost:
+            raise
+        named = "; ".join(f"{printable(image.path)}: {image.reason}" for image in lost[:_NAMED])
+        raise ValueError(
+            "photos must stay as they were when the data set was opened.\n"
+            f"Received: {len(lost):,} that can no longer be read: {named}. Put them back, or open the data set again."
+        ) from error

@@ -25,11 +25,11 @@ def prepare(pixels: Tensor, record: Preprocessing) -> Tensor:
     Returns:
         float32 `image_size + (C,)`.
     """
-    levels, _ = resized(pixels, record)
-    return scaled(levels, record) if record.image_size is None else scaled_levels(levels, record)
+    levels, _ = resize_image(pixels, record)
+    return scaled(levels, record) if record.image_size is None else scale_image(levels, record)
 
 
-def resized(pixels: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
+def resize_image(pixels: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
     """Grey levels of `image_size`, not scaled yet, and whether all are whole numbers from 0 to 255.
 
     Args:
@@ -53,12 +53,12 @@ def resized(pixels: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
     elif same_size:
         levels = tf.cast(pixels, "float32")
     else:
-        levels = resize_and_cut(tf.cast(pixels, "float32"), pixels.dtype.is_integer, record, operations())
+        levels = resize_and_cut(tf.cast(pixels, "float32"), pixels.dtype.is_integer, record, tensorflow_ops())
     levels = tf.ensure_shape(levels, (*record.image_size, len(record.mean)))
     return levels, whole and (same_size or keeps_whole(record))
 
 
-def pixels_of(example: dict[str, Tensor], channels: int) -> Tensor:
+def decode_example(example: dict[str, Tensor], channels: int) -> Tensor:
     """The upright image of an example, as a split's reader gives it.
 
     Args:
@@ -70,13 +70,13 @@ def pixels_of(example: dict[str, Tensor], channels: int) -> Tensor:
     return example["pixels"]
 
 
-def augmented(
+def augment_example(
     example: dict[str, Tensor], record: Preprocessing, augmentation: Augmentation, seed: Tensor
 ) -> tuple[Tensor, bool]:
-    """A training image, changed at random and resized: its grey levels, as `resized` gives them.
+    """A training image, changed at random and resized: its grey levels, as `resize_image` gives them.
 
     Args:
-        example: as for `pixels_of`.
+        example: as for `decode_example`.
         record: `Preprocessing` with an `image_size`.
         augmentation: `Augmentation`; its crop `"none"` crops and resizes as evaluation does.
         seed: int64 `(2,)`.
@@ -88,9 +88,9 @@ def augmented(
         window = functools.partial(crop_window, record=augmentation, seed=seed)
         pixels = decode_window(example["bytes"], window, example.get("orientation"), 1 if channels == 1 else 3)
     else:
-        pixels = pixels_of(example, channels)
+        pixels = decode_example(example, channels)
     if augmentation.crop == "none":
-        pixels, whole = resized(pixels, record)
+        pixels, whole = resize_image(pixels, record)
     pixels = fit_channels(pixels, channels, tf)
     cropped = augmentation.crop == "inception" and "bytes" in example
     image_size = cast(Pair, record.image_size)  # which every record for training has
@@ -100,7 +100,7 @@ def augmented(
     return levels, augmentation.gives_whole(whole)
 
 
-def scaled_levels(image: Tensor, record: Preprocessing) -> Tensor:
+def scale_image(image: Tensor, record: Preprocessing) -> Tensor:
     """`scaled` of one image, along lines where the graph knows its size, which is faster."""
     import tensorflow as tf
 
@@ -111,7 +111,7 @@ def scaled_levels(image: Tensor, record: Preprocessing) -> Tensor:
     return tf.reshape(scaled(lines, record, width=width), image.shape)
 
 
-def operations() -> types.SimpleNamespace:
+def tensorflow_ops() -> types.SimpleNamespace:
     """What `keras_vit.images.resizing` uses of `keras.ops`, on TensorFlow."""
     import tensorflow as tf
 

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from keras_vit.checks import did_you_mean
-from keras_vit.data.label_checks import warn_of_alike
-from keras_vit.data.shard_files.index import Indexed
-from keras_vit.data.shard_files.tars import member_key
+from keras_vit.data.label_checks import warn_similar_class_names
+from keras_vit.data.shards.index import IndexedShard
+from keras_vit.data.shards.tars import member_key
 from keras_vit.data.source import Source
 from keras_vit.data.targets import Targets
 from keras_vit.pages.formatting import printable
@@ -94,7 +94,7 @@ class RowTargets(Targets):
             raise ValueError(f"a table must have rows.\nReceived: {str(path)!r}, whose first line is its only one.")
         return self.of_rows([Row(str(path), f"line {row['line']}", _targets_in(row)) for row in rows])
 
-    def of_shards(self, shards: Sequence[Indexed]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
+    def of_shards(self, shards: Sequence[IndexedShard]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
         rows = [_shard_rows(shard) for shard in shards]
         names, values = self.of_rows([row for of_shard in rows for row in of_shard])
         return names, np.split(values, np.cumsum([len(of_shard) for of_shard in rows])[:-1])
@@ -129,7 +129,7 @@ def _targets_in(cells: Mapping[str, Any]) -> dict[str, Any]:
     return {column: cell for column, cell in cells.items() if column not in _NO_TARGETS}
 
 
-def _shard_rows(shard: Indexed) -> list[Row]:
+def _shard_rows(shard: IndexedShard) -> list[Row]:
     """A row for each photo of a shard."""
     path = str(shard.path)
     if shard.path.suffix == ".parquet":
@@ -228,7 +228,7 @@ class LabelTargets(RowTargets):
         return np.where(none, labels.shape[1], counts.argmin(axis=1))  # the rarest label of each image
 
     def check_names(self, names: Sequence[str]) -> None:
-        warn_of_alike(names)
+        warn_similar_class_names(names)
 
 
 def _number(row: Row, column: str) -> float:

@@ -1,14 +1,16 @@
 """`Source`: the description of a data set, whatever its kind."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from keras_vit.annotations import FilePath, Splits
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int, check_seed, with_parameters
-from keras_vit.data.splits import SPELLINGS
+from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.images.photo_checks import BadImage
 
 ORDERS = ("balanced", "random")  # of a subset
@@ -64,7 +66,7 @@ class Source:
             check_choice("split", part, tuple(self.splits))
         joined = self.splits[parts[0]]
         for part in parts[1:]:
-            joined = joined.joined(self.splits[part])
+            joined = joined.concatenate(self.splits[part])
         if joined.size == 0:
             raise ValueError(f"the {name} set is empty.\nReceived: {self.name}, with {self.sizes}.")
         return joined
@@ -107,7 +109,7 @@ class Source:
                 f"Received: train_images={train_images}, for {classes} classes of {self.name}.",
                 parameters=("train_images",),
             )
-        splits = {**self.splits, "train": train.taken(_chosen(train, train_images, seed, order))}
+        splits = {**self.splits, "train": train.take(_chosen(train, train_images, seed, order))}
         facts = {**self.facts, "subset": {"train_images": train_images, "seed": seed, "order": order}}
         return dataclasses.replace(self, splits=splits, facts=facts)
 
@@ -158,9 +160,9 @@ def check_split(name: str) -> list[str]:
         raise with_parameters(
             TypeError(f'`split` must be a text, as "train" or "train+validation".\nReceived: split={name!r}.'), "split"
         )
-    parts = [SPELLINGS.get(part.strip(), part.strip()) for part in name.split("+")]
+    parts = [SPLIT_ALIASES.get(part.strip(), part.strip()) for part in name.split("+")]
     for part in parts:
-        check_choice("split", part, tuple(dict.fromkeys(SPELLINGS.values())))
+        check_choice("split", part, tuple(dict.fromkeys(SPLIT_ALIASES.values())))
     if len(set(parts)) < len(parts):
         raise ArgumentError(
             f"each split must be named once, or its examples count twice.\nReceived: split={name!r}.",
@@ -200,3 +202,39 @@ def _by_turns(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 Data: TypeAlias = FilePath | Sequence[Any] | Mapping[str, Any] | Source  # the argument of `open_source`
+
+
+def fingerprint(source: Source) -> str:
+    """SHA-256 of the examples of every split.
+
+    Files count by their labels, orientations and paths below their common folder, not by their bytes; photos in shards
+    by the names of the shards and their own in these. So a data set
+    may be moved, and a run goes on with it. Arrays count by all values. A set of tensorflow-datasets counts by its
+    name, its version and the numbers of its examples.
+    """
+    found = hashlib.sha256()
+    top = common_top(source)
+    for name, split in source.splits.items():
+        found.update(f"{name} {split.size}\n".encode())
+        for part in _parts(split, top):
+            found.update(part)
+    return found.hexdigest()
+
+
+def _parts(split: Any, top: str) -> Iterator[Any]:
+    """Bytes that differ if the examples differ."""
+    if hasattr(split, "paths"):
+        yield from (f"{os.path.relpath(str(path), top)}\n".encode(errors="surrogateescape") for path in split.paths)
+        yield from (np.ascontiguousarray(split.labels), np.ascontiguousarray(split.orientations))
+    elif hasattr(split, "images"):
+        yield str((split.images.shape, split.images.dtype.name)).encode()
+        yield from (np.ascontiguousarray(split.images), np.ascontiguousarray(split.labels))
+    else:
+        yield f"{split.builder.info.full_name} {split.name}".encode()
+        yield b"" if split.numbers is None else np.ascontiguousarray(split.numbers)
+
+
+def common_top(source: Source) -> str:
+    """The common folder of all files of a source; empty without files."""
+    paths = [str(path) for split in source.splits.values() for path in getattr(split, "paths", ())]
+    return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""

@@ -18,8 +18,8 @@ from keras_vit.images.read import read_photo
 from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
 
 SPLITS = ("train", "validation", "test")
-SPELLINGS = {"train": "train", "training": "train", "validation": "validation", "val": "validation"}
-SPELLINGS |= {"valid": "validation", "dev": "validation", "test": "test"}
+SPLIT_ALIASES = {"train": "train", "training": "train", "validation": "validation", "val": "validation"}
+SPLIT_ALIASES |= {"valid": "validation", "dev": "validation", "test": "test"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,18 +89,18 @@ class FileSplit:
         with tf.device("CPU"):
             return read_photo(self.paths[index])
 
-    def some(self, count: int) -> list[Any]:
+    def sample(self, count: int) -> list[Any]:
         """Paths of at most `count` examples, evenly spread; of shards their pixels."""
-        chosen = spread(self.size, count)
+        chosen = evenly_spaced(self.size, count)
         return [self.pixels(number) if self.in_shards else self.paths[number] for number in chosen]
 
-    def joined(self, other: "FileSplit") -> "FileSplit":
+    def concatenate(self, other: "FileSplit") -> "FileSplit":
         """The examples of this split and then those of the other."""
         labels = np.concatenate([self.labels, other.labels])
         orientations = np.concatenate([self.orientations, other.orientations])
         return FileSplit(self.paths + other.paths, labels, orientations, self.by_pillow or other.by_pillow)
 
-    def taken(self, numbers: np.ndarray) -> "FileSplit":
+    def take(self, numbers: np.ndarray) -> "FileSplit":
         """The examples of these numbers."""
         paths = tuple(self.paths[number] for number in numbers)
         return FileSplit(paths, self.labels[numbers], self.orientations[numbers], self.by_pillow)
@@ -154,11 +154,11 @@ class ArraySplit:
         """uint8 `(H, W, C)`."""
         return np.round(self.images[index]).astype("uint8")
 
-    def some(self, count: int) -> list[np.ndarray]:
+    def sample(self, count: int) -> list[np.ndarray]:
         """Pixels of at most `count` examples, evenly spread."""
-        return [self.pixels(number) for number in spread(self.size, count)]
+        return [self.pixels(number) for number in evenly_spaced(self.size, count)]
 
-    def joined(self, other: "ArraySplit") -> "ArraySplit":
+    def concatenate(self, other: "ArraySplit") -> "ArraySplit":
         """The examples of this split and then those of the other.
 
         Raises:
@@ -172,12 +172,12 @@ class ArraySplit:
         images = np.concatenate([self.images, other.images])
         return ArraySplit(images, np.concatenate([self.labels, other.labels]))
 
-    def taken(self, numbers: np.ndarray) -> "ArraySplit":
+    def take(self, numbers: np.ndarray) -> "ArraySplit":
         """The examples of these numbers."""
         return ArraySplit(self.images[numbers], self.labels[numbers])
 
 
-def spread(size: int, count: int) -> np.ndarray:
+def evenly_spaced(size: int, count: int) -> np.ndarray:
     """Ascending numbers of at most `count` of `size` examples, in even steps from the first to the last."""
     return np.linspace(0, size - 1, min(count, size)).astype(int)
 
@@ -205,13 +205,13 @@ def divide(labels: Sequence[int] | np.ndarray, seed: int, groups: Any = None) ->
         room = {1: held, 2: held if len(members) != 2 else 1}
         sizes = collections.Counter(groups[member] for member in members)
         order = np.random.default_rng([seed, int(label)]).permutation(members)
-        ours = [group for group in dict.fromkeys(groups[member] for member in order) if group not in splits]
-        for group in ours:
+        undivided = [group for group in dict.fromkeys(groups[member] for member in order) if group not in splits]
+        for group in undivided:
             splits[group] = next((number for number in room if sizes[group] <= room[number]), 0)
             if splits[group]:
                 room[splits[group]] -= sizes[group]
         for number in (2, 1):  # no group fitted: take one that leaves at least as many examples to train on
-            trained = [group for group in ours if splits[group] == 0]
+            trained = [group for group in undivided if splits[group] == 0]
             most = sum(sizes[group] for group in trained) / 2
             fitting = [group for group in trained if sizes[group] <= most]
             if held and room[number] == held and fitting:

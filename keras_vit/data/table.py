@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_vit.data.image_folder import source_of_files
+from keras_vit.data.image_folder import source_from_files
 from keras_vit.data.source import Source
-from keras_vit.data.splits import SPELLINGS
+from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.files import FileKindError, expand_path, open_regular
 from keras_vit.pages.formatting import printable
@@ -36,8 +36,8 @@ def open_table(path: Path, seed: int, on_bad_image: str, targets: Targets = CLAS
     _check_repeats(path, rows)
     names, labels = targets.of_table(path, rows)
     files = [str(path.parent / expand_path(row["path"])) for row in rows]
-    splits = [SPELLINGS[row["split"].lower()] for row in rows] if "split" in rows[0] else None
-    return source_of_files(path, "table", names, files, labels, splits, seed, on_bad_image, targets=targets)
+    splits = [SPLIT_ALIASES[row["split"].lower()] for row in rows] if "split" in rows[0] else None
+    return source_from_files(path, "table", names, files, labels, splits, seed, on_bad_image, targets=targets)
 
 
 def _rows(path: Path, targets: Targets) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def _checked(path: Path, line: int, row: dict[Any, Any], wanted: Sequence[str]) 
             "a path must be the name of a file, which has no NUL.\n"
             f"Received: line {line} of {str(path)!r}: {cells['path']!r}."
         )
-    if "split" in wanted and cells["split"].lower() not in SPELLINGS:
+    if "split" in wanted and cells["split"].lower() not in SPLIT_ALIASES:
         raise ValueError(
             f"`split` must be train, validation or test.\nReceived: line {line} of {str(path)!r}: {cells['split']!r}."
         )
@@ -113,7 +113,7 @@ def _check_repeats(path: Path, rows: Sequence[dict[str, Any]]) -> None:
                 f"Received: {str(path)!r}, where {row['path']!r} is {first[other]!r} on line {first['line']} and "
                 f"{row[other]!r} on line {row['line']}. Remove the wrong line."
             )
-        same = by_split.setdefault((file, SPELLINGS.get(row.get("split", "").lower())), row)
+        same = by_split.setdefault((file, SPLIT_ALIASES.get(row.get("split", "").lower())), row)
         if same is not row:
             again.append((same, row))
     if again:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data.label_checks import check_trained, warn_of_alike, warn_of_two_labels
+from keras_vit.data.label_checks import check_trained_classes, warn_conflicting_labels, warn_similar_class_names
 from keras_vit.images.photo_checks import GoodImage
 
 _MOST_DIGITS = 18  # of a class that is a number
@@ -104,7 +104,7 @@ class ClassLabels(Targets):
         return labels
 
     def check_names(self, names: Sequence[str]) -> None:
-        warn_of_alike(names)
+        warn_similar_class_names(names)
 
     def check_kept(self, path: Path, names: Sequence[str], labels: np.ndarray, num_bad: int) -> None:
         found = set(labels.tolist())
@@ -116,10 +116,10 @@ class ClassLabels(Targets):
             )
 
     def check_splits(self, labels: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
-        check_trained({name: set(of_split.tolist()) for name, of_split in labels.items()}, names)
+        check_trained_classes({name: set(of_split.tolist()) for name, of_split in labels.items()}, names)
 
     def check_copies(self, images: Sequence[GoodImage], labels: np.ndarray, names: Sequence[str]) -> None:
-        warn_of_two_labels(images, labels, names)
+        warn_conflicting_labels(images, labels, names)
 
 
 CLASS_LABELS = ClassLabels()

@@ -14,9 +14,8 @@ import numpy as np
 from keras_vit.annotations import FilePath, Tensor
 from keras_vit.checks import install_hint
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord
-from keras_vit.data.computed_labels import LABEL_RULES, label_of
 from keras_vit.data.source import Source
-from keras_vit.data.splits import SPELLINGS
+from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.images.by_pillow import graph_readable
 
 _BLOCK = 256 * 2**20  # bytes of encoded images that are shuffled together
@@ -85,21 +84,21 @@ class StreamSplit:
         """uint8 `(H, W, C)`; reads all earlier examples first."""
         import tensorflow as tf
 
-        from keras_vit.data.prepare import pixels_of
+        from keras_vit.data.prepare import decode_example
 
         with tf.device("CPU"):
             for _, example in self.stream(None).skip(index).take(1):
-                return pixels_of(example, 3).numpy()
+                return decode_example(example, 3).numpy()
         raise IndexError(f"there is no such example.\nReceived: index={index} of {self.size}.")
 
-    def some(self, count: int) -> list[np.ndarray]:
+    def sample(self, count: int) -> list[np.ndarray]:
         """Pixels of the first examples, at most `count`, which the prepared set has in random order."""
         import tensorflow as tf
 
-        from keras_vit.data.prepare import pixels_of
+        from keras_vit.data.prepare import decode_example
 
         with tf.device("CPU"):
-            return [pixels_of(example, 3).numpy() for _, example in self.stream(None).take(count)]
+            return [decode_example(example, 3).numpy() for _, example in self.stream(None).take(count)]
 
     def file_names(self) -> list[str]:
         """The feature `file_name` of each example; an empty list if the set lacks it. `imagenet2012` has it."""
@@ -111,7 +110,7 @@ class StreamSplit:
         examples = self.builder.as_dataset(split=self.name, decoders=decoders, shuffle_files=False)
         return [example["file_name"].decode() for example in examples.as_numpy_iterator()]
 
-    def joined(self, other: "StreamSplit") -> "StreamSplit":
+    def concatenate(self, other: "StreamSplit") -> "StreamSplit":
         """The examples of this split and those of the other.
 
         Raises:
@@ -124,7 +123,7 @@ class StreamSplit:
             )
         return dataclasses.replace(self, name=f"{self.name}+{other.name}")
 
-    def taken(self, numbers: np.ndarray) -> "StreamSplit":
+    def take(self, numbers: np.ndarray) -> "StreamSplit":
         """The examples of these ascending numbers; the others are skipped on reading."""
         numbers = numbers if self.numbers is None else self.numbers[numbers]
         return dataclasses.replace(self, numbers=numbers)
@@ -138,7 +137,7 @@ class StreamSplit:
         import tensorflow as tf
 
         with tf.device("CPU"):
-            labels = self._read().take(most).map(functools.partial(label_of, record=self.record))
+            labels = self._read().take(most).map(functools.partial(example_label, record=self.record))
             wrong = labels.filter(lambda label: (label < 0) | (label >= self.record.classes))
             count, first = wrong.reduce(
                 (tf.constant(0, "int64"), tf.constant(0, "int64")), lambda state, label: (state[0] + 1, label)
@@ -209,7 +208,7 @@ def open_named(name: str, download: bool) -> Source:
     return _source(name, builder, record or _find_record(builder))
 
 
-def what_lacks(name: str) -> str | None:
+def missing_step(name: str) -> str | None:
     """The step that a data set of the paper needs before it opens by name, in one line; `None` if it is ready.
 
     Raises:
@@ -305,7 +304,7 @@ def _find_splits(builder: Any, keys: Sequence[str]) -> tuple[str, str, str]:
     """
     given: dict[str, str] = {}  # names by what they mean, as `dev` is a validation split
     for name in builder.info.splits:
-        meaning = SPELLINGS.get(name.lower())
+        meaning = SPLIT_ALIASES.get(name.lower())
         if meaning and (meaning not in given or name == meaning):
             given[meaning] = name
     given = {meaning: name for meaning, name in given.items() if not _hides_labels(builder, name, keys[1])}
@@ -376,7 +375,54 @@ def _example(features: dict[str, Tensor], record: DatasetRecord) -> dict[str, Te
     """The example of a split, made from the features that tensorflow-datasets reads."""
     import tensorflow as tf
 
-    image, label = features[record.image], label_of(features, record)
+    image, label = features[record.image], example_label(features, record)
     if image.dtype == tf.string:
         return {"bytes": graph_readable(image), "label": label}
     return {"pixels": tf.cast(tf.cast(image, "int32") * (255 // record.white), "uint8"), "label": label}
+
+
+def example_label(features: dict[str, Tensor], record: DatasetRecord) -> Tensor:
+    """The class of an example, int64, from the features that tensorflow-datasets reads."""
+    import tensorflow as tf
+
+    if record.label in LABEL_RULES:
+        key, rule = LABEL_RULES[record.label]
+        return tf.cast(rule(features[key]), "int64")
+    label = tf.cast(features[record.label], "int64")
+    return label if record.label_classes is None else label * record.classes // record.label_classes
+
+
+def _above(value: Tensor, thresholds: Sequence[float]) -> Tensor:
+    """Number of the interval that contains `value`; intervals include their upper ends."""
+    import tensorflow as tf
+
+    return tf.reduce_sum(tf.cast(tf.constant(thresholds, "float32") < tf.cast(value, "float32"), "int64")) - 1
+
+
+def _clevr_count_all(objects: dict[str, Tensor]) -> Tensor:
+    """The number of objects, from 3 to 10, as a class from 0."""
+    import tensorflow as tf
+
+    return tf.size(objects["size"]) - 3
+
+
+def _clevr_closest_object_distance(objects: dict[str, Tensor]) -> Tensor:
+    """The depth of the closest object, in six intervals of about equal frequency."""
+    import tensorflow as tf
+
+    return _above(tf.reduce_min(objects["pixel_coords"][:, 2]), (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0))
+
+
+def _kitti_closest_vehicle_distance(objects: dict[str, Tensor]) -> Tensor:
+    """The distance of the closest car, van or lorry: to 8 m, to 20 m, beyond, or none in the picture."""
+    import tensorflow as tf
+
+    depths = tf.boolean_mask(objects["location"][:, 2], objects["type"] < 3)
+    return _above(tf.reduce_min(tf.concat([depths, [1000.0]], axis=0)), (-100.0, 8.0, 20.0, 999.0))
+
+
+# Computed labels: the feature that they come from, and the function. Source: google-research/task_adaptation, data/.
+LABEL_RULES = {
+    rule.__name__.removeprefix("_"): ("objects", rule)
+    for rule in (_clevr_count_all, _clevr_closest_object_distance, _kitti_closest_vehicle_distance)
+}

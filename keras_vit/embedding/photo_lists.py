@@ -199,13 +199,13 @@ def _of_shards(path: Path) -> PhotoList | None:
     names = [entry.name for entry in os.scandir(path)] if path.is_dir() else [path.name]
     if not any(_OF_SHARDS.search(name) for name in names):
         return None  # without the room of data, which imports Keras
-    from keras_vit.data.shard_files.finding import common_folder, shards_at
-    from keras_vit.data.shard_files.opening import shard_slices
+    from keras_vit.data.shards.finding import common_folder, find_shards
+    from keras_vit.data.shards.opening import shard_ranges
 
-    files = shards_at(path)
+    files = find_shards(path)
     if not files:
         return None
 
     top = common_folder(files)
-    found = ((key, os.path.relpath(os.path.abspath(s.file), top), s) for key, s in shard_slices(path))
+    found = ((key, os.path.relpath(os.path.abspath(s.file), top), s) for key, s in shard_ranges(path))
     return PhotoList(top, sorted([key, file, s.offset, s.size, s.record] for key, file, s in found))

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_positive_int
-from keras_vit.data.lost_photos import naming_lost_photos
+from keras_vit.data.pipeline import report_missing_files
 from keras_vit.evaluation.answers import Classifier, answers
 from keras_vit.evaluation.metrics import Evaluation, measure_batches
 from keras_vit.evaluation.real_labels import check_imagenet, image_numbers, read_real_labels, real_accuracy
@@ -60,7 +60,7 @@ def evaluate(
         check_imagenet(names)
         numbers = image_numbers(examples)  # first, since the scores take minutes
     began = time.perf_counter()
-    with naming_lost_photos(examples):
+    with report_missing_files(examples):
         result = measure_batches(answers(model, dataset), names, output_spec(model).kind == "logits")
     if real is not None:
         found, count = real_accuracy(result.predictions, numbers, real)

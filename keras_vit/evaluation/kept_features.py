@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_positive_int
-from keras_vit.data.lost_photos import naming_lost_photos
+from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.source import Source
 from keras_vit.evaluation.answers import answers
 from keras_vit.evaluation.fingerprint import fingerprint_of
@@ -94,7 +94,7 @@ def image_features(
     if not str(cache):
         raise ValueError("`cache` must be a folder, or `None` to keep no features.\nReceived: cache=''.")
     folder = features_dir() if cache == DEFAULT_CACHE else expand_path(cache)
-    with naming_lost_photos(examples):
+    with report_missing_files(examples):
         path = folder / f"{fingerprint_of(model, examples)}.npz"
     kept = _read(path, examples.size)
     if kept is None:
@@ -125,7 +125,7 @@ def _computed(model: ImageModel, source: Source, split: str, batch_size: int) ->
     dataset: Any = load_dataset(
         source, split, batch_size=batch_size, preprocessing=model.preprocessing, shard=(0, 1)
     )  # the whole split, also in one of several processes
-    with naming_lost_photos(source.split(split)):
+    with report_missing_files(source.split(split)):
         features, labels = map(np.concatenate, zip(*answers(network, dataset), strict=True))
     return FeatureSet(features, labels.astype("int64"))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, install_hint, with_parameters
-from keras_vit.data.splits import spread
+from keras_vit.data.splits import evenly_spaced
 from keras_vit.files import expand_path, open_regular
 from keras_vit.images.by_pillow import READABLE_KINDS, missing_package
 from keras_vit.images.photo_files import HEIC, READABLE, photos_below
@@ -28,7 +28,7 @@ def real_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray
     Args:
         given: a folder, with all that is below it; paths of files that `read_image` takes; arrays uint8
             `(H, W, C)`, or one `(N, H, W, C)`. `None` stands for parts of the two photos that come with scikit-learn.
-        count: how many at most; of a larger number, evenly spread.
+        count: how many at most; of a larger number, evenly spaced.
         channels: C of the images; grey of one, and the colours in turn of more than three.
 
     Returns:
@@ -51,7 +51,7 @@ def real_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray
         )
     if len(given) == 0:
         raise ArgumentError("`images` must hold at least one photo.\nReceived: none.", parameters=("images",))
-    chosen = [given[number] for number in spread(len(given), count)]
+    chosen = [given[number] for number in evenly_spaced(len(given), count)]
     return [
         _with_channels(_shrunk(_read(image) if isinstance(image, (str, Path)) else _checked(image)), channels)
         for image in chosen
@@ -74,7 +74,7 @@ def digest_of_photos(given: Photos, count: int) -> str:
         return STAND_INS
     if isinstance(given, (str, Path)):
         given = _files_below(expand_path(given))
-    for number in spread(len(given), count):
+    for number in evenly_spaced(len(given), count):
         if isinstance(given[number], (str, Path)):
             with open_regular(given[number]) as file:
                 found.update(hashlib.sha256(file.read()).digest())

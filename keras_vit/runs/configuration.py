@@ -12,9 +12,9 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.data.identity import identity_of
-from keras_vit.data.shard_files.finding import shards_at
-from keras_vit.data.source_opening import DIGITS
+from keras_vit.data.opening import DIGITS
+from keras_vit.data.shards.finding import find_shards
+from keras_vit.data.source import fingerprint
 from keras_vit.files import expand_path
 from keras_vit.model.image_model import ImageModel
 from keras_vit.runs.options import FinetuneOptions, is_short
@@ -36,7 +36,7 @@ def configuration_of(preparation: Preparation, data: Any, out: FilePath) -> dict
         "seed": preparation.options.seed,
         "precision": preparation.options.precision,
         "data": preparation.source.describe(),
-        "data_hash": identity_of(preparation.source),
+        "data_hash": fingerprint(preparation.source),
         "measured_on": preparation.split,
         "input_shape": model.input_shape[1:],
         "model": {"name": model.name, **model.config.as_dict()},
@@ -64,7 +64,7 @@ def versions() -> dict[str, str]:
 
 def _place_of(data: Any) -> Any:
     """What a report shows of the data, such that it is found again from another folder."""
-    if isinstance(data, str) and data != DIGITS and (expand_path(data).exists() or shards_at(data)):
+    if isinstance(data, str) and data != DIGITS and (expand_path(data).exists() or find_shards(data)):
         return os.path.abspath(expand_path(data))
     return data if is_short(data) else type(data).__name__
 

@@ -18,7 +18,7 @@ from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_installed, with_parameters
 from keras_vit.config.recipes.growth import Stage
 from keras_vit.data import load_dataset
-from keras_vit.data.lost_photos import naming_lost_photos
+from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.source import Data, Source
 from keras_vit.model.image_model import ImageModel
 from keras_vit.pages.formatting import printable
@@ -220,7 +220,7 @@ def _fit(
     goes_on = checkpoints.found is not None
     sizes = taking_any_size(model) if len(preparation.stages) > 1 else contextlib.nullcontext()
     try:
-        with sizes, naming_lost_photos(*preparation.source.splits.values()):
+        with sizes, report_missing_files(*preparation.source.splits.values()):
             model.fit(train, validation_data=_validation_set(preparation), verbose=0, **arguments)
     except BaseException as error:
         progress.close()

@@ -71,7 +71,7 @@ def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:
     if not (isinstance(was, str) and os.path.isabs(was) and expand_path(str(data)).exists()):  # one is no path
         yield f"--data: {_shown(was)} before, {_shown(data)} now"
         return
-    from keras_vit.data.source_opening import open_source
+    from keras_vit.data.opening import open_source
     from keras_vit.runs.saved_runs import read_facts
     from keras_vit.runs.training_data import has_changed
 

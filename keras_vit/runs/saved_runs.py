@@ -38,7 +38,7 @@ class RunFacts:
         class_names: in the order of the model's outputs; `None` of a model without a run.
         data: what it was trained on, as `open_source` takes it; `None` if it cannot be named.
         seed: of the division into splits.
-        data_hash: of the data as they were, by `identity_of`; `None` if it is not known.
+        data_hash: of the data as they were, by `fingerprint`; `None` if it is not known.
         subset: arguments of `Source.subset`, if part of the training images counted.
     """
 

@@ -3,9 +3,8 @@
 import warnings
 from typing import Any
 
-from keras_vit.data.identity import identity_of
-from keras_vit.data.source import Source
-from keras_vit.data.source_opening import open_source
+from keras_vit.data.opening import open_source
+from keras_vit.data.source import Source, fingerprint
 from keras_vit.exporting.export import FEWEST_PHOTOS, MOST_PHOTOS
 from keras_vit.exporting.sample_photos import STAND_INS, Photos
 from keras_vit.runs.saved_runs import RunFacts
@@ -23,7 +22,7 @@ def has_changed(run: RunFacts, source: Source) -> bool:
     if run.data_hash is None:
         return False
     try:
-        return identity_of(_as_trained(run, source)) != run.data_hash
+        return fingerprint(_as_trained(run, source)) != run.data_hash
     except (TypeError, ValueError):  # too few images for the subset, or none that could be one
         return True
 
@@ -46,7 +45,7 @@ def calibration_photos(run: RunFacts) -> tuple[Photos, str]:
             source = open_source(run.data, seed=run.seed)
         if has_changed(run, source):
             return None, f"{STAND_INS}, as the run's data, {run.data}, have changed since"
-        photos = _as_trained(run, source).split("train").some(MOST_PHOTOS)
+        photos = _as_trained(run, source).split("train").sample(MOST_PHOTOS)
     except (ValueError, TypeError, OSError, ImportError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         return None, f"{STAND_INS}, as the run's data, {run.data}, cannot be read: {reason}"

@@ -21,7 +21,7 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.data import Source, open_source
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.source import Data
-from keras_vit.data.tensorflow_datasets import what_lacks
+from keras_vit.data.tensorflow_datasets import missing_step
 from keras_vit.evaluation import probe
 from keras_vit.evaluation.kept_features import DEFAULT_CACHE
 from keras_vit.files import expand_path
@@ -146,7 +146,7 @@ def vtab(
     _check_protocol(protocol, out, changes)
     began, accuracies, lacking = time.monotonic(), {}, {}
     for name in names:
-        lack = None if name in given else what_lacks(_PREFIX + name)
+        lack = None if name in given else missing_step(_PREFIX + name)
         if lack is not None:
             lacking[name] = lack
             say(f"{name}: {lack}")

@@ -7,7 +7,7 @@ import pytest
 from photos import make_photos
 
 from keras_vit.data import open_source
-from keras_vit.data.identity import identity_of
+from keras_vit.data.source import fingerprint
 
 
 def arrays(value=3, label=1, dtype="uint8"):
@@ -17,21 +17,21 @@ def arrays(value=3, label=1, dtype="uint8"):
 
 
 def test_arrays_are_known_by_every_value_and_label():
-    found = identity_of(open_source(arrays()))
-    assert found == identity_of(open_source(arrays()))
+    found = fingerprint(open_source(arrays()))
+    assert found == fingerprint(open_source(arrays()))
     others = [arrays(value=4), arrays(label=0), arrays(dtype="float32")]
-    assert len({found, *(identity_of(open_source(other)) for other in others)}) == 4
+    assert len({found, *(fingerprint(open_source(other)) for other in others)}) == 4
 
 
 def test_files_are_known_by_names_and_labels_wherever_they_lie(tmp_path):
     first = make_photos(tmp_path / "a", 4)
-    found = identity_of(open_source(first))
+    found = fingerprint(open_source(first))
     shutil.copytree(first, tmp_path / "elsewhere" / "b")
-    assert identity_of(open_source(tmp_path / "elsewhere" / "b")) == found
-    assert identity_of(open_source(first, seed=1)) != found  # divided otherwise
+    assert fingerprint(open_source(tmp_path / "elsewhere" / "b")) == found
+    assert fingerprint(open_source(first, seed=1)) != found  # divided otherwise
     file = next((first / "disc").iterdir())
     file.rename(file.with_name("renamed.jpg"))
-    assert identity_of(open_source(first)) != found
+    assert fingerprint(open_source(first)) != found
 
 
 def test_prepared_sets_are_known_by_name_and_version():
@@ -45,4 +45,4 @@ def test_prepared_sets_are_known_by_name_and_version():
         train = SimpleNamespace(builder=builder, name="train", size=3, numbers=None)
         return Source("x", "tensorflow_datasets", ("a", "b"), {"train": train})
 
-    assert identity_of(prepared("1.0.0")) == identity_of(prepared("1.0.0")) != identity_of(prepared("1.0.1"))
+    assert fingerprint(prepared("1.0.0")) == fingerprint(prepared("1.0.0")) != fingerprint(prepared("1.0.1"))

@@ -9,7 +9,7 @@ from pictures import write_photos
 
 import keras_vit
 from keras_vit.data import load_dataset, open_source
-from keras_vit.data.lost_photos import naming_lost_photos
+from keras_vit.data.pipeline import report_missing_files
 from keras_vit.evaluation import image_features
 from keras_vit.images.preprocessing import Preprocessing
 
@@ -33,7 +33,7 @@ def test_pass_names_the_photo(source, how, reason):
     lose(split.paths[5], how)
     with (
         pytest.raises(ValueError, match=f"1 that can no longer be read: {split.paths[5]}: {reason}"),
-        naming_lost_photos(split),
+        report_missing_files(split),
     ):
         list(batches)
 
@@ -51,5 +51,5 @@ def test_evaluation_and_features_name_the_photo(source, tmp_path):
 
 
 def test_other_errors_come_through(source):
-    with pytest.raises(FileNotFoundError, match="elsewhere"), naming_lost_photos(source.split("train")):
+    with pytest.raises(FileNotFoundError, match="elsewhere"), report_missing_files(source.split("train")):
         raise FileNotFoundError("elsewhere")

@@ -10,8 +10,8 @@ from pictures import encoded, picture
 from shard_sets import write_tar
 
 from keras_vit.data import load_dataset, open_source
-from keras_vit.data.identity import identity_of
 from keras_vit.data.row_targets import LabelTargets, NumberTargets, mean_and_deviation, warn_of_constant_labels
+from keras_vit.data.source import fingerprint
 from keras_vit.images.preprocessing import Preprocessing
 
 
@@ -172,8 +172,8 @@ def test_mixup_mixes_the_labels_of_neighbours(photos):
 
 def test_other_targets_are_other_data(photos):
     one, other = (table(photos, "path,a", [f"{n}.png,{n * k}" for n in range(20)], f"{k}.csv") for k in (1, 2))
-    assert identity_of(open_numbers(one)) != identity_of(open_numbers(other))
-    assert identity_of(open_numbers(one)) == identity_of(open_numbers(one))
+    assert fingerprint(open_numbers(one)) != fingerprint(open_numbers(other))
+    assert fingerprint(open_numbers(one)) == fingerprint(open_numbers(one))
 
 
 def test_subset_of_numbers_is_random_and_not_balanced(photos):

@@ -9,7 +9,7 @@ from pictures import picture
 from prepared_sets import prepare_set
 
 from keras_vit.data import load_dataset, open_source
-from keras_vit.data.identity import identity_of
+from keras_vit.data.source import fingerprint
 from keras_vit.images.preprocessing import Preprocessing
 
 SIZES = (5, 6, 13, 29, 60)
@@ -75,7 +75,7 @@ def test_subset_of_files_names_the_files(tmp_path):
     rows = {row["path"]: row["class"] for row in whole.rows("train")}
     assert [rows[row["path"]] for row in small.rows("train")] == [row["class"] for row in small.rows("train")]
     assert small.sizes == {**whole.sizes, "train": 7}
-    assert len({identity_of(each) for each in (whole, small, whole.subset(8), whole.subset(7, seed=1))}) == 4
+    assert len({fingerprint(each) for each in (whole, small, whole.subset(8), whole.subset(7, seed=1))}) == 4
 
 
 def test_batches_are_those_of_the_subset(source):
@@ -130,7 +130,7 @@ def test_subset_of_a_prepared_set_reads_over_the_others(prepared):
     assert set(few) < set(more) < set(whole)
     assert np.bincount(small.split("train").labels).tolist() == [2, 2, 2]
     assert [row["label"] for row in small.rows("train")] == small.split("train").labels.tolist()
-    assert len({identity_of(each) for each in (prepared, small, prepared.subset(7))}) == 3
+    assert len({fingerprint(each) for each in (prepared, small, prepared.subset(7))}) == 3
     again = small.subset(4)  # of a subset
     assert set(encoded(again)) < set(few)
 

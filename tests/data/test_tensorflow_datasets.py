@@ -9,7 +9,7 @@ from prepared_sets import prepare_set
 import keras_vit
 from keras_vit.config.datasets import VTAB_TASKS
 from keras_vit.data import load_dataset, open_source
-from keras_vit.data.computed_labels import LABEL_RULES, label_of
+from keras_vit.data.tensorflow_datasets import LABEL_RULES, example_label
 from keras_vit.images.preprocessing import Preprocessing
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -71,7 +71,7 @@ def test_rows_and_pixels_are_those_that_were_written(prepared):
 @pytest.mark.parametrize("count", [5, 99])
 def test_some_are_the_first(prepared, count):
     split = open_source(prepared.data_path).split("test")
-    found = split.some(count)
+    found = split.sample(count)
     assert len(found) == min(count, split.size)
     for index, pixels in enumerate(found):
         np.testing.assert_array_equal(pixels, split.pixels(index))
@@ -205,18 +205,18 @@ CLEVR, KITTI = "clevr_closest_object_distance", "kitti_closest_vehicle_distance"
 def test_distance_is_the_interval_of_the_nearest(task, depths, kinds, label):
     places = tf.reshape(tf.constant([[0, 0, depth] for depth in depths], "float32"), (-1, 3))
     objects = {"pixel_coords": places, "location": places, "type": tf.constant(kinds, "int64")}
-    assert label_of({"objects": objects}, VTAB_TASKS[f"vtab/{task}"]) == label
+    assert example_label({"objects": objects}, VTAB_TASKS[f"vtab/{task}"]) == label
 
 
 def test_clevr_count_starts_at_three():
     objects = {"size": tf.constant([0] * 10)}
-    assert label_of({"objects": objects}, VTAB_TASKS["vtab/clevr_count_all"]) == 7
+    assert example_label({"objects": objects}, VTAB_TASKS["vtab/clevr_count_all"]) == 7
 
 
 @pytest.mark.parametrize(("task", "stored"), [("dsprites_orientation", 40), ("dsprites_x_position", 32)])
 def test_dsprites_merges_neighbouring_labels_evenly(task, stored):
     record = VTAB_TASKS[f"vtab/{task}"]
-    labels = [int(label_of({record.label: tf.constant(value)}, record)) for value in range(stored)]
+    labels = [int(example_label({record.label: tf.constant(value)}, record)) for value in range(stored)]
     assert labels == [int(value // (stored / 16)) for value in range(stored)]
 
 
@@ -280,5 +280,5 @@ def test_files_that_pillow_decodes_are_read_from_a_set(tmp_path, kind):
         {"train": {number: {"image": str(tmp_path / f"{number}"), "label": number % 2} for number in range(10)}},
         lambda kinds: {"image": kinds.Image(shape=(None, None, 3)), "label": kinds.ClassLabel(names=NAMES[:2])},
     ).data_path
-    found = open_source(path).split("train").some(8)
+    found = open_source(path).split("train").sample(8)
     assert all(any((each == other).all() for other in pixels) for each in found)

@@ -12,7 +12,7 @@ from run_files import tree
 from stopped_runs import killed_run, run
 
 from keras_vit.data import open_source
-from keras_vit.data.identity import identity_of
+from keras_vit.data.source import fingerprint
 from keras_vit.runs import own_files
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.resume_check import EarlierRun, check_resumed, fingerprint_of
@@ -253,7 +253,7 @@ def test_field_that_records_have_got_since_is_a_difference_only_with_another_val
 def facts_of(folder):
     with pytest.warns(UserWarning, match="bad"):
         source = open_source(folder)
-    return {"arguments": {}, "versions": {}, "data": source.describe(), "data_hash": identity_of(source)}
+    return {"arguments": {}, "versions": {}, "data": source.describe(), "data_hash": fingerprint(source)}
 
 
 def test_signature_is_read_from_whole_archives_of_ours_alone(tmp_path):

@@ -12,7 +12,7 @@ from exporting.fake_format import FakeFormat, register
 from photos import make_photos
 
 from keras_vit import open_source
-from keras_vit.data.identity import identity_of
+from keras_vit.data.source import fingerprint
 from keras_vit.exporting.engines import accelerate as engines
 from keras_vit.exporting.formats import FORMATS
 from keras_vit.runs.saved_runs import RunFacts, load_model
@@ -149,7 +149,7 @@ def test_engine_that_was_taken_says_what_it_was_calibrated_on(run, trained, phot
 def known(tmp_path):
     """The folder of 54 photos, and facts of a run that knows them."""
     folder = make_photos(tmp_path / "set", per_class=18)
-    return folder, RunFacts(NAMES, str(folder), 3, identity_of(open_source(folder, seed=3)))
+    return folder, RunFacts(NAMES, str(folder), 3, fingerprint(open_source(folder, seed=3)))
 
 
 def test_data_that_are_the_same_are_taken_also_elsewhere(known):
@@ -172,7 +172,7 @@ def test_data_that_have_changed_are_not(known):
 def test_of_a_run_on_part_of_the_images_it_is_that_part(known):
     folder, facts = known
     part = open_source(folder, seed=3).subset(36, seed=5)
-    facts = dataclasses.replace(facts, data_hash=identity_of(part), subset=part.facts["subset"])
+    facts = dataclasses.replace(facts, data_hash=fingerprint(part), subset=part.facts["subset"])
     assert not has_changed(facts, open_source(folder, seed=3))
     assert calibration_photos(facts)[0] == [row["path"] for row in part.rows("train")]
     for other in ({**facts.subset, "seed": 6}, {"train_images": 99}, {"train_images": "x"}, {"colour": 1}):

@@ -10,7 +10,7 @@ from conftest import make_tiny, numpy, tiny_config
 
 import keras_vit
 from keras_vit.config.datasets import VTAB_TASKS
-from keras_vit.data.tensorflow_datasets import what_lacks
+from keras_vit.data.tensorflow_datasets import missing_step
 from keras_vit.evaluation import probe
 from keras_vit.runs.vtab import GROUPS, Vtab, tasks_of
 
@@ -93,7 +93,7 @@ def test_linear_protocol_is_the_linear_probe_and_says_what_the_others_lack(data,
 def test_every_task_says_what_it_lacks(tmp_path, monkeypatch):
     pytest.importorskip("tensorflow_datasets")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    lacks = {name: what_lacks(name) for name in VTAB_TASKS}
+    lacks = {name: missing_step(name) for name in VTAB_TASKS}
     assert all("tfds build" in str(lack) for lack in lacks.values())
     by_hand = {name for name, lack in lacks.items() if "by hand" in str(lack)}
     assert by_hand == {"vtab/resisc45", "vtab/diabetic_retinopathy"}

@@ -5,9 +5,8 @@ Each function depends on its arguments and seed only. So step t of a run always 
 order and the number of threads.
 """
 
-from keras_vit.data.augmentation.augmentation_records import AUGMENTATIONS, Augmentation, find_augmentation
-from keras_vit.data.augmentation.batches import augment_batch
-from keras_vit.data.augmentation.crops import crop_window
-from keras_vit.data.augmentation.images import augment_image
+from keras_vit.data.augmentation.image import augment_image, crop_window
+from keras_vit.data.augmentation.mixing import augment_batch
+from keras_vit.data.augmentation.records import AUGMENTATIONS, Augmentation, find_augmentation
 
 __all__ = ["AUGMENTATIONS", "Augmentation", "augment_batch", "augment_image", "crop_window", "find_augmentation"]

@@ -10,9 +10,8 @@ import functools
 from collections.abc import Sequence
 
 from keras_vit.annotations import Tensor
-from keras_vit.data.augmentation.augmentation_records import Augmentation
-from keras_vit.data.augmentation.seeds import integer, named_seed, sign
-from keras_vit.data.augmentation.warps import turn, warp
+from keras_vit.data.augmentation.random_draws import fold_seed, integer, sign
+from keras_vit.data.augmentation.records import Augmentation
 
 _FULL = 10  # the magnitude of full strength
 _GREY = 128  # grey level of empty pixels
@@ -37,7 +36,7 @@ def randaugment(image: Tensor, record: Augmentation, seed: Tensor) -> Tensor:
     image = tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
     for layer in range(record.randaugment_layers):
         image = apply_operation(
-            image, integer(seed, 2 * layer, len(OPERATIONS)), record, named_seed(seed, 2 * layer + 1)
+            image, integer(seed, 2 * layer, len(OPERATIONS)), record, fold_seed(seed, 2 * layer + 1)
         )
     return tf.cast(image, tf.float32)
 
@@ -188,7 +187,7 @@ def _grey(levels: Tensor) -> Tensor:
 
 
 def _rotate(image: Tensor, strength: float, seed: Tensor) -> Tensor:
-    return _warp(image, turn(30 * _RADIANS * strength * sign(seed, 0)), (0.0, 0.0))
+    return _warp(image, rotation_matrix(30 * _RADIANS * strength * sign(seed, 0)), (0.0, 0.0))
 
 
 def _shear_x(image: Tensor, strength: float, seed: Tensor) -> Tensor:
@@ -260,3 +259,46 @@ OPERATIONS = {
     "cutout": _cutout,
     "solarize_add": _solarize_add,
 }
+
+
+def rotation_matrix(angle: Tensor) -> list[list[Tensor]]:
+    """The matrix that turns an image counter-clockwise by `angle` radians, as rows for `warp`."""
+    import tensorflow as tf
+
+    return [[tf.cos(angle), tf.sin(angle)], [-tf.sin(angle), tf.cos(angle)]]
+
+
+def warp(
+    image: Tensor,
+    rows: Sequence[Sequence[Tensor]],
+    shift: tuple[Tensor, Tensor],
+    interpolation: str,
+    fill: float,
+    centred: bool = True,
+) -> Tensor:
+    """Reads the result's pixel (y, x) at `rows @ (y, x) + shift`, relative to the centre or to the top left pixel.
+
+    Args:
+        image: `(H, W, C)`, uint8 or float32.
+        rows: `[[yy, yx], [xy, xx]]`, numbers or scalar tensors.
+        shift: `(y, x)` in pixels.
+        interpolation: `"NEAREST"` or `"BILINEAR"`.
+        fill: value of pixels that are read from outside the image.
+        centred: whether coordinates are relative to the centre, which only the shift then moves.
+    """
+    import tensorflow as tf
+
+    size = tf.shape(image)[:2]
+    middle = (tf.cast(size, tf.float32) - 1) / 2 if centred else tf.zeros(2)
+    (yy, yx), (xy, xx) = rows
+    y = middle[0] - yy * middle[0] - yx * middle[1] + shift[0]
+    x = middle[1] - xy * middle[0] - xx * middle[1] + shift[1]
+    transform = tf.stack([tf.cast(value, tf.float32) for value in (xx, xy, x, yx, yy, y, 0.0, 0.0)])
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=image[None],
+        transforms=transform[None],
+        output_shape=size,
+        fill_value=tf.cast(fill, tf.float32),
+        interpolation=interpolation,
+        fill_mode="CONSTANT",
+    )[0]

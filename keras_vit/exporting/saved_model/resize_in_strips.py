@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import cast
 
 from keras_vit.annotations import Pair, Tensor
-from keras_vit.data.prepare import operations, prepare
+from keras_vit.data.prepare import prepare, tensorflow_ops
 from keras_vit.images.decode import apply_orientation, grey, stored_window
 from keras_vit.images.preprocessing import Preprocessing, fit_channels, scaled
 from keras_vit.images.resizing import covering_size, resize_matrix, whole_levels
@@ -108,7 +108,7 @@ def _plain(stored: Tensor, orientation: Tensor, record: Preprocessing) -> Tensor
         return tf.einsum("hwc,uh->uwc", narrow, rows[:, start : start + tf.shape(strip)[0]])
 
     pixels = _summed(stored, orientation, share, tf.zeros((*_size(record), len(record.mean))))
-    return whole_levels(pixels, record, operations())
+    return whole_levels(pixels, record, tensorflow_ops())
 
 
 def _size(record: Preprocessing) -> Pair:
@@ -143,7 +143,7 @@ def _matrix(axis: int, stored: Tensor, orientation: Tensor, record: Preprocessin
     """
     import tensorflow as tf
 
-    old, ops = upright_size(stored, orientation), operations()
+    old, ops = upright_size(stored, orientation), tensorflow_ops()
     new = _size(record) if record.resize == "squash" else covering_size(old, record, ops)
     kept, part = _size(record)[axis], _part(_size(record)[axis], 32)
 

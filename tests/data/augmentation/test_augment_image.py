@@ -9,7 +9,7 @@ import tensorflow as tf
 from scipy import ndimage
 
 from keras_vit.data.augmentation import Augmentation, augment_image
-from keras_vit.data.augmentation.warps import turn, warp
+from keras_vit.data.augmentation.randaugment import rotation_matrix, warp
 
 SIZE = (29, 43)
 PLAIN = {"crop": "none", "flip": False}
@@ -90,7 +90,7 @@ def test_warp_reads_where_scipy_reads(pixels, interpolation):
 
 def test_quarter_turn_is_exact(pixels):
     square = pixels[:, :29]
-    turned = warp(square, turn(math.pi / 2), (0.0, 0.0), "BILINEAR", 0.0)
+    turned = warp(square, rotation_matrix(math.pi / 2), (0.0, 0.0), "BILINEAR", 0.0)
     expected = np.rot90(square)  # counter-clockwise
     np.testing.assert_allclose(turned, expected, atol=5e-2)  # float32 of the cosine: 4e-8 times 40 pixels times 255
 

@@ -5,7 +5,7 @@ import pytest
 from conftest import GOLDEN, make_tiny, numpy
 
 import keras_vit
-from keras_vit.data.own_sizes import sides_for_patches
+from keras_vit.data.naflex_batches import sides_for_patches
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from test_pipeline import GREY, numbered
 
 from keras_vit.data import load_dataset, pipeline
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.shards import Place
+from keras_vit.data.host_sharding import HostShard
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 @pytest.mark.parametrize("size", [1, 5, 6, 7, 12, 35])
 def test_places_part_all_examples(hosts, size):
-    places = [Place(host, hosts, 6) for host in range(hosts)]
+    places = [HostShard(host, hosts, 6) for host in range(hosts)]
     numbers = [[place.number(counter) for counter in range(place.count(size))] for place in places]
     assert sorted(number for part in numbers for number in part) == list(range(size))
     assert [[n for n in range(size) if place.has(n)] for place in places] == numbers

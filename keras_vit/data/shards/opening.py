@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.data.image_folder import source_of_files
-from keras_vit.data.shard_files.finding import common_folder, shards_at, splits_of
-from keras_vit.data.shard_files.index import LOOK, Indexed, index_of, keep_looks
-from keras_vit.data.shard_files.rows import Row, ShardError, is_number
+from keras_vit.data.image_folder import source_from_files
+from keras_vit.data.shards.finding import common_folder, find_shards, shard_splits
+from keras_vit.data.shards.index import CHECK_BYTES, IndexedShard, read_index, save_checks
+from keras_vit.data.shards.rows import Row, ShardError, is_number
 from keras_vit.data.source import Source
-from keras_vit.data.splits import SPELLINGS
+from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.files import FileKindError, expand_path, read_regular
 from keras_vit.images.photo_checks import GoodImage, check_image, take_as_checked
 from keras_vit.images.slices import Slice, forget_files, photo_bytes
 
-CLASSES = ("labels.json", "classes.txt")  # beside the shards; the first counts
+CLASSES = ("labels.json", "classes.txt")  # in the folder of the shards; the first counts
 _MOST_BYTES = 1 << 26
 _LABEL = "A label is one whole number or one name; in a tar, that of a .cls or of the field label of a .json."
 
@@ -47,12 +47,12 @@ def open_shards(
     """
     path = expand_path(what)
     top = path if path.is_dir() else common_folder(files)
-    splits = splits_of(files, path if path.is_dir() else None)
+    splits = shard_splits(files, path if path.is_dir() else None)
     forget_files()
-    shards = index_of(files)
+    shards = read_index(files)
     names, of_shard = targets.of_shards(shards) or _classes(what, top, shards)
     slices = [[_slice(shard, row) for row in shard.rows.rows] for shard in shards]
-    take_as_checked(_looked_at(shards, slices))
+    take_as_checked(_checked_images(shards, slices))
     order = sorted(
         (row.key.split("/"), number, place)
         for number, shard in enumerate(shards)
@@ -62,12 +62,14 @@ def open_shards(
     labels = [of_shard[number][place] for _, number, place in order]
     of_split = None if splits is None else [splits[number] for _, number, _ in order]
     place = path if path.exists() else top
-    source = source_of_files(place, "shards", names, photos, labels, of_split, seed, on_bad_image, targets=targets)
-    keep_looks(shards, [np.array([_look(place) for place in own], "uint8").reshape(-1, LOOK) for own in slices])
+    source = source_from_files(place, "shards", names, photos, labels, of_split, seed, on_bad_image, targets=targets)
+    save_checks(
+        shards, [np.array([_check_record(place) for place in own], "uint8").reshape(-1, CHECK_BYTES) for own in slices]
+    )
     return source
 
 
-def _classes(what: FilePath, top: Path, shards: Sequence[Indexed]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
+def _classes(what: FilePath, top: Path, shards: Sequence[IndexedShard]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
     """Class names, and the class of each photo of each shard."""
     _check_schemas(shards)
     numbers, names = _numbers(shards, _class_names(top, shards))
@@ -76,21 +78,21 @@ def _classes(what: FilePath, top: Path, shards: Sequence[Indexed]) -> tuple[Sequ
     return names, [np.array([numbers[str(row.label)] for row in shard.rows.rows], "int64") for shard in shards]
 
 
-def _looked_at(shards: Sequence[Indexed], slices: Sequence[Sequence[Slice]]) -> Iterator[GoodImage]:
+def _checked_images(shards: Sequence[IndexedShard], slices: Sequence[Sequence[Slice]]) -> Iterator[GoodImage]:
     """The photos that an earlier process has checked and found good."""
     for shard, own in zip(shards, slices, strict=True):
-        if shard.rows.looks is not None:
-            for place, (turn, *digest) in zip(own, shard.rows.looks.tolist(), strict=True):
+        if shard.rows.checks is not None:
+            for place, (turn, *digest) in zip(own, shard.rows.checks.tolist(), strict=True):
                 if turn:
                     yield GoodImage(place, turn, bytes(digest))
 
 
-def _look(place: Slice) -> list[int]:
+def _check_record(place: Slice) -> list[int]:
     """What is kept of a check; zeros for a photo that is looked at again."""
     image = check_image(place)
     if isinstance(image, GoodImage) and not image.by_pillow:
         return [image.orientation, *image.digest]
-    return [0] * LOOK
+    return [0] * CHECK_BYTES
 
 
 def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:
@@ -112,49 +114,49 @@ def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:
     Raises:
         ValueError: if no shards are there, and for a shard that cannot be read.
     """
-    return ((key, functools.partial(photo_bytes, place)) for key, place in shard_slices(what))
+    return ((key, functools.partial(photo_bytes, place)) for key, place in shard_ranges(what))
 
 
-def shard_slices(what: FilePath) -> Iterator[tuple[str, Slice]]:
+def shard_ranges(what: FilePath) -> Iterator[tuple[str, Slice]]:
     """The photos in shards as `shard_photos` has them: a key, and where the photo lies."""
-    files = shards_at(what)
+    files = find_shards(what)
     if not files:
         raise ShardError("shards must be .tar, .tfrecord, .parquet or .array_record files", what, "where none are")
     folder = common_folder(files)
     forget_files()
-    for shard in index_of(files):
+    for shard in read_index(files):
         name = os.path.relpath(os.path.abspath(shard.path), folder)
         for row in shard.rows.rows:
             yield f"{name}:{row.key}", _slice(shard, row)
 
 
-def _slice(shard: Indexed, row: Row) -> Slice:
+def _slice(shard: IndexedShard, row: Row) -> Slice:
     return Slice(str(shard.photos), row.offset, row.size, f"{shard.path}:{row.key}", row.record)
 
 
-def _check_schemas(shards: Sequence[Indexed]) -> None:
+def _check_schemas(shards: Sequence[IndexedShard]) -> None:
     """Refuses shards that were read from other fields, or have other class names, than the first."""
     filled = [shard for shard in shards if shard.rows.rows]
     for shard in filled[1:]:
         first = filled[0]
-        for ours, theirs in zip(_schema(shard), _schema(first), strict=True):
-            if ours != theirs:
-                found = f"with {ours}, and {first.path.name} with {theirs}"
+        for fields, expected in zip(_schema(shard), _schema(first), strict=True):
+            if fields != expected:
+                found = f"with {fields}, and {first.path.name} with {expected}"
                 raise ShardError("the shards of a data set must have the same fields", shard.path, found)
 
 
-def _schema(shard: Indexed) -> tuple[str, Any]:
+def _schema(shard: IndexedShard) -> tuple[str, Any]:
     return shard.rows.schema or "no fields", shard.rows.class_names or "no class names"
 
 
-def _class_names(top: Path, shards: Sequence[Indexed]) -> tuple[str, ...] | None:
-    """From a file beside the shards or above their splits, or from the shards themselves; `None` where nobody knows."""
+def _class_names(top: Path, shards: Sequence[IndexedShard]) -> tuple[str, ...] | None:
+    """From a file in their folder or above their splits, or from the shards themselves; else `None`."""
     own = {shard.path.parent for shard in shards}
-    folders = [top, *sorted(own), *sorted(folder.parent for folder in own if folder.name.lower() in SPELLINGS)]
+    folders = [top, *sorted(own), *sorted(folder.parent for folder in own if folder.name.lower() in SPLIT_ALIASES)]
     path = next((folder / name for folder in folders for name in CLASSES if (folder / name).is_file()), None)
     if path is None:
         return shards[0].rows.class_names
-    rule = "class names beside shards must be a line each in UTF-8, or a list or an object of numbers in JSON"
+    rule = "class names of shards must be a line each in UTF-8, or a list or an object of numbers in JSON"
     try:
         if path.suffix == ".json":
             names = _from_json(path)
@@ -184,17 +186,19 @@ def _from_json(path: Path) -> list[str]:
     return found
 
 
-def _numbers(shards: Sequence[Indexed], names: tuple[str, ...] | None) -> tuple[dict[str, int], tuple[str, ...]]:
+def _numbers(shards: Sequence[IndexedShard], names: tuple[str, ...] | None) -> tuple[dict[str, int], tuple[str, ...]]:
     """The number of each label as it stands in the shards, and the class names in their order.
 
     Raises:
-        ShardError: for a photo without a label, names beside numbers, a negative label, and one beyond the classes.
+        ShardError: for a photo without a label, names mixed with numbers, a negative label, and one beyond the classes.
     """
-    where: dict[str, tuple[Indexed, str]] = {}
+    where: dict[str, tuple[IndexedShard, str]] = {}
     for shard in shards:
         for row in shard.rows.rows:
             if row.label is None:
-                found = _named(shard, row.key) + (f", read from {shard.rows.schema}" if shard.rows.schema else "")
+                found = _describe_row(shard, row.key) + (
+                    f", read from {shard.rows.schema}" if shard.rows.schema else ""
+                )
                 raise ShardError("every photo of a shard must have a label", shard.path, found, _LABEL)
             if row.label not in where:
                 where[row.label] = (shard, row.key)
@@ -202,13 +206,13 @@ def _numbers(shards: Sequence[Indexed], names: tuple[str, ...] | None) -> tuple[
     are_numbers = len(numeric) == len(where)
     if numeric and not are_numbers and not (names and set(where) <= set(names)):
         shard, key = where[other := next(label for label in where if label not in numeric)]
-        found = f"{_named(shard, key)} with {other!r}, and {where[numeric[0]][0].path.name} with {numeric[0]!r}"
+        found = f"{_describe_row(shard, key)} with {other!r}, and {where[numeric[0]][0].path.name} with {numeric[0]!r}"
         raise ShardError("labels must be numbers or names throughout", shard.path, found)
     low = next((label for label in where if are_numbers and int(label) < 0), None)
     if low is not None:
         shard, key = where[low]
         rule = "labels in shards must be numbers from 0 on, and -1, which stands for a hidden label, is no class"
-        raise ShardError(rule, shard.path, f"{_named(shard, key)} with {low!r}", "Leave such photos out.")
+        raise ShardError(rule, shard.path, f"{_describe_row(shard, key)} with {low!r}", "Leave such photos out.")
     if names is None:
         names = tuple(sorted(where, key=int) if numeric else sorted(where))
         numbers = {label: number for number, label in enumerate(names)}
@@ -218,9 +222,9 @@ def _numbers(shards: Sequence[Indexed], names: tuple[str, ...] | None) -> tuple[
     if wrong is not None:
         shard, key = where[wrong]
         rule = f"a label must be that of one of the {len(names):,} classes"
-        raise ShardError(rule, shard.path, f"{_named(shard, key)} with {wrong!r}")
+        raise ShardError(rule, shard.path, f"{_describe_row(shard, key)} with {wrong!r}")
     return numbers, names
 
 
-def _named(shard: Indexed, key: str) -> str:
+def _describe_row(shard: IndexedShard, key: str) -> str:
     return f"member {key!r}" if shard.path.suffix == ".tar" else f"row {key!r}"

@@ -3,7 +3,7 @@
 from keras_vit.annotations import Tensor
 
 
-def named_seed(seed: Tensor, place: int) -> Tensor:
+def fold_seed(seed: Tensor, place: int) -> Tensor:
     """The seed of one of the draws for an image or batch.
 
     Args:
@@ -19,14 +19,14 @@ def uniform(seed: Tensor, place: int, low: float = 0.0, high: float = 1.0, shape
     """A float32 draw, uniform in [low, high)."""
     import tensorflow as tf
 
-    return tf.random.stateless_uniform(shape, named_seed(seed, place), low, high)
+    return tf.random.stateless_uniform(shape, fold_seed(seed, place), low, high)
 
 
 def integer(seed: Tensor, place: int, limit: Tensor) -> Tensor:
     """An int32 draw, uniform in [0, limit); `limit` may be a tensor."""
     import tensorflow as tf
 
-    return tf.random.stateless_uniform((), named_seed(seed, place), 0, limit, tf.int32)
+    return tf.random.stateless_uniform((), fold_seed(seed, place), 0, limit, tf.int32)
 
 
 def coin(seed: Tensor, place: int, probability: float = 0.5) -> Tensor:

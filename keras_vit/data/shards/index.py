@@ -1,7 +1,7 @@
-"""One file beside the shards with the place and label of every photo in them, made once.
+"""One file in the folder of the shards with the place and label of every photo, made once.
 
 A shard counts as unchanged if its size, its time of change and a digest of its first and last bytes are the same. Only
-changed and new shards are walked again. Where the folder cannot be written, the file lies in the cache.
+changed and new shards are scanned again. Where the folder cannot be written, the file lies in the cache.
 """
 
 import contextlib
@@ -18,22 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data.shard_files import array_records, parquet, tars, tfrecords
-from keras_vit.data.shard_files.finding import common_folder, kind_of
-from keras_vit.data.shard_files.rows import Row, Rows, ShardError, with_own_keys
+from keras_vit.data.shards import parquet, records, tars
+from keras_vit.data.shards.finding import common_folder, shard_kind
+from keras_vit.data.shards.rows import Row, Rows, ShardError, with_unique_keys
 from keras_vit.files import FileKindError, atomic_write, cache_dir, open_regular
 from keras_vit.pages.formatting import printable
 
 NAME = ".keras_vit_index.npz"
 _FORMAT = 2  # version of the file; another one makes it anew, as one in which photos of a tar may be missing
 _ENDS = 4096  # bytes at the begin and the end of a shard, in its stamp
-LOOK = 17  # bytes that are kept of the check of a photo
+CHECK_BYTES = 17  # bytes that are kept of the check of a photo
 _OWN = ("schema", "class_names", "copied")  # facts about a shard
 _COLUMNS = ("offset", "size", "record", "label")
 
 
 @dataclasses.dataclass(frozen=True)
-class Indexed:
+class IndexedShard:
     """A shard and its photos.
 
     Args:
@@ -49,8 +49,8 @@ class Indexed:
     rows: Rows
 
 
-def index_of(files: Sequence[Path]) -> list[Indexed]:
-    """The photos of every shard, from the index or by walking the shards that it does not know as they are.
+def read_index(files: Sequence[Path]) -> list[IndexedShard]:
+    """The photos of every shard, from the index or by scanning shards that are new or have changed.
 
     Raises:
         ShardError: for a shard that cannot be read.
@@ -70,32 +70,32 @@ def index_of(files: Sequence[Path]) -> list[Indexed]:
         if rows is None or (rows.copied and not copy.is_file()):
             if name in known:  # its copy is of no more use
                 _copy(folder, name, known[name][0]).unlink(missing_ok=True)
-            rows, are_new = _walked(file, copy), True
+            rows, are_new = _scan(file, copy), True
             known[name] = (stamp, rows)
-        found.append(Indexed(file, copy if rows.copied else file, stamp, rows))
+        found.append(IndexedShard(file, copy if rows.copied else file, stamp, rows))
     if are_new:
         _write(folder, known)
     return found
 
 
-def keep_looks(shards: Sequence[Indexed], looks: Sequence[np.ndarray]) -> None:
+def save_checks(shards: Sequence[IndexedShard], checks: Sequence[np.ndarray]) -> None:
     """Writes into the index what a check has found, so that no later process reads all photos to check them.
 
     Args:
-        shards: all of a data set, as `index_of` gave them.
-        looks: for each shard, as in `Rows`.
+        shards: all of a data set, as `read_index` gave them.
+        checks: for each shard, as in `Rows`.
     """
     if all(
-        shard.rows.looks is not None and (shard.rows.looks == own).all()
-        for shard, own in zip(shards, looks, strict=True)
+        shard.rows.checks is not None and (shard.rows.checks == own).all()
+        for shard, own in zip(shards, checks, strict=True)
     ):
         return
     files = [shard.path for shard in shards]
     folder = common_folder(files)
     names = _names(files, folder)
     known = _known(folder, names, [shard.stamp for shard in shards])
-    for name, shard, own in zip(names, shards, looks, strict=True):
-        known[name] = (shard.stamp, dataclasses.replace(shard.rows, looks=own))
+    for name, shard, own in zip(names, shards, checks, strict=True):
+        known[name] = (shard.stamp, dataclasses.replace(shard.rows, checks=own))
     _write(folder, known)
 
 
@@ -103,13 +103,13 @@ def _names(files: Sequence[Path], folder: Path) -> list[str]:
     return [os.path.relpath(os.path.abspath(file), folder) for file in files]
 
 
-def _walked(file: Path, copy: Path) -> Rows:
+def _scan(file: Path, copy: Path) -> Rows:
     path = str(file)
     try:
-        if kind_of(file) == "parquet":
-            return with_own_keys(parquet.rows_of(path, copy))
-        of_kind = {"tar": tars.rows_of, "tfrecord": tfrecords.rows_of, "array_record": array_records.rows_of}
-        return with_own_keys(of_kind[str(kind_of(file))](path))
+        if shard_kind(file) == "parquet":
+            return with_unique_keys(parquet.read_rows(path, copy))
+        of_kind = {"tar": tars.read_rows, "tfrecord": records.tfrecord_rows, "array_record": records.array_record_rows}
+        return with_unique_keys(of_kind[str(shard_kind(file))](path))
     except FileKindError as error:
         raise ShardError("a shard must be a regular file", path, error.reason) from None
 
@@ -132,16 +132,16 @@ def _copy(folder: Path, name: str, stamp: str) -> Path:
     return cache_dir() / "shards" / f"{digest[:32]}.photos"
 
 
-def _elsewhere(folder: Path) -> Path:
+def _cached_path(folder: Path) -> Path:
     """The place of the index in the cache, for a folder that cannot be written."""
     return cache_dir() / "shards" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.npz"
 
 
 def _known(folder: Path, names: Sequence[str], stamps: Sequence[str]) -> dict[str, tuple[str, Rows]]:
-    """Stamp and rows by shard, of the index beside the shards or of that in the cache, whichever knows more of them."""
+    """Stamp and rows by shard, of the index in the folder or of that in the cache, whichever knows more of them."""
     best: dict[str, tuple[str, Rows]] = {}
     fitting = -1
-    for path in (folder / NAME, _elsewhere(folder)):
+    for path in (folder / NAME, _cached_path(folder)):
         with contextlib.suppress(FileNotFoundError):
             try:
                 found = _read(path)
@@ -167,11 +167,11 @@ def _warn(words: str) -> None:
 
 
 def _write(folder: Path, known: dict[str, tuple[str, Rows]]) -> None:
-    """Writes the index beside the shards, or into the cache; training goes on without it where neither can be."""
+    """Writes the index into the folder or the cache; where neither works, training goes on without it."""
     known = {name: entry for name, entry in known.items() if os.path.exists(folder / name)}
     data = io.BytesIO()
     np.savez(data, **_arrays(known))  # type: ignore[arg-type]  # of arrays by name
-    for path in (folder / NAME, _elsewhere(folder)):
+    for path in (folder / NAME, _cached_path(folder)):
         try:
             if path.parent != folder:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,13 +183,13 @@ def _write(folder: Path, known: dict[str, tuple[str, Rows]]) -> None:
 
 
 def _arrays(known: dict[str, tuple[str, Rows]]) -> dict[str, np.ndarray]:
-    """The columns of all shards one behind the other, and facts about each shard as JSON."""
+    """The columns of all shards one after the other, and facts about each shard as JSON."""
     labels: dict[str, int] = {}
-    facts, keys, columns, looks = [], [], [], [np.zeros((0, LOOK), "uint8")]
+    facts, keys, columns, checks = [], [], [], [np.zeros((0, CHECK_BYTES), "uint8")]
     for name, (stamp, rows) in known.items():
         own = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows) if field.name in _OWN}
         facts.append({"name": name, "stamp": stamp, "count": len(rows.rows), **own})
-        looks.append(np.zeros((len(rows.rows), LOOK), "uint8") if rows.looks is None else rows.looks)
+        checks.append(np.zeros((len(rows.rows), CHECK_BYTES), "uint8") if rows.checks is None else rows.checks)
         for row in rows.rows:
             keys.append(row.key.replace("\0", "\ufffd"))
             label = -1 if row.label is None else labels.setdefault(row.label, len(labels))
@@ -198,7 +198,7 @@ def _arrays(known: dict[str, tuple[str, Rows]]) -> dict[str, np.ndarray]:
     text = json.dumps({"format": _FORMAT, "shards": facts, "labels": list(labels)}).encode()
     joined = "\0".join(keys).encode("utf-8", "surrogateescape")
     texts = {"facts": np.frombuffer(text, "uint8"), "keys": np.frombuffer(joined, "uint8")}
-    texts["looks"] = np.concatenate(looks)
+    texts["looks"] = np.concatenate(checks)
     return texts | {name: table[:, number].copy() for number, name in enumerate(_COLUMNS)}
 
 
@@ -219,8 +219,8 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
     offsets, sizes, records, labels = columns
     if len({len(column) for column in columns}) > 1 or len(keys) != max(len(offsets), 1):
         raise ValueError("columns of several lengths")
-    if arrays["looks"].shape != (len(offsets), LOOK) or arrays["looks"].dtype != np.uint8:
-        raise ValueError("looks of another shape")
+    if arrays["looks"].shape != (len(offsets), CHECK_BYTES) or arrays["looks"].dtype != np.uint8:
+        raise ValueError("checks of another shape")
     if offsets and min(*offsets, *sizes, 1 + min(labels)) < 0:
         raise ValueError("negative places")
     texts: list[str | None] = [*facts["labels"], None]  # the last for -1
@@ -229,8 +229,8 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
     for shard in facts["shards"]:
         name, stamp, count = shard.pop("name"), shard.pop("stamp"), shard.pop("count")
         names = shard.pop("class_names")
-        looks = arrays["looks"][start : start + count]
-        own = Rows(rows[start : start + count], class_names=names and tuple(names), looks=looks, **shard)
+        checks = arrays["looks"][start : start + count]
+        own = Rows(rows[start : start + count], class_names=names and tuple(names), checks=checks, **shard)
         found[name], start = (stamp, own), start + count
     if start != len(rows):
         raise ValueError("rows of no shard")

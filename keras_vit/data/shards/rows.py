@@ -38,7 +38,7 @@ class Rows:
         schema: the fields that were read, equal for all shards of a set.
         class_names: in the order of labels, where the shard itself has them.
         copied: whether offsets count in a copy of the photos, since the shard is compressed.
-        looks: what a check found of each photo, uint8 `(n, 17)`: EXIF orientation, and 16 bytes of digest. Zeros stand
+        checks: what a check found of each photo, uint8 `(n, 17)`: EXIF orientation, and 16 bytes of digest. Zeros stand
             for a photo that is to be checked again: a bad one, and one for Pillow, which another machine may lack.
     """
 
@@ -46,7 +46,7 @@ class Rows:
     schema: str = ""
     class_names: tuple[str, ...] | None = None
     copied: bool = False
-    looks: np.ndarray | None = None
+    checks: np.ndarray | None = None
 
 
 class ShardError(ValueError):
@@ -57,7 +57,7 @@ class ShardError(ValueError):
         super().__init__(f"{rule}.\nReceived: {printable(path)}, {printable(found)}.{remedy}")
 
 
-def with_own_keys(rows: Rows) -> Rows:
+def with_unique_keys(rows: Rows) -> Rows:
     """The same with the number of each row before its key, if a key stands twice, as many a Parquet has paths."""
     if len({row.key for row in rows.rows}) == len(rows.rows):
         return rows

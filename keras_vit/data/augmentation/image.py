@@ -1,16 +1,19 @@
-"""Random changes of one image, in this order: crop, affine change, flip, RandAugment, erasing."""
+"""Random changes of one image, in this order: crop and resize, affine change, flip, RandAugment, erasing."""
 
 import math
+from collections.abc import Sequence
 
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.checks import check_positive_int
-from keras_vit.data.augmentation.augmentation_records import Augmentation
-from keras_vit.data.augmentation.crops import crop_and_resize
-from keras_vit.data.augmentation.randaugment import randaugment
-from keras_vit.data.augmentation.seeds import coin, named_seed, uniform
-from keras_vit.data.augmentation.warps import turn, warp
+from keras_vit.data.augmentation.randaugment import randaugment, rotation_matrix, warp
+from keras_vit.data.augmentation.random_draws import coin, fold_seed, integer, uniform
+from keras_vit.data.augmentation.records import Augmentation
 
-_FLIP, _AFFINE, _RANDAUGMENT, _ERASING = range(10, 14)  # numbers of the random draws; `crops` uses those below 10
+# Numbers of the random draws:
+_WINDOW, _ROW, _COLUMN = range(3)
+_FLIP, _AFFINE, _RANDAUGMENT, _ERASING = range(10, 14)
+ASPECTS = (0.75, 1.33)  # of a crop, width over height: TensorFlow's defaults, as in the official code
+ENLARGED = 448 / 384  # of `image_size` before "resize_crop" and "resmall_crop" cut (big_vision `transfer.py`)
 ERASED_AREA = (0.02, 0.4)  # of the image (arXiv:1708.04896, section 5.2)
 ERASED_ASPECT = 0.3  # height over width of the flattest rectangle; the reciprocal is the tallest
 
@@ -41,15 +44,15 @@ def augment_image(
     _check(pixels, record, image_size)
     image = crop_and_resize(pixels, record, image_size, seed, cropped)  # (H, W, C)
     if any(record.affine):
-        image = _affine(image, record.affine, image_size, named_seed(seed, _AFFINE))
+        image = _affine(image, record.affine, image_size, fold_seed(seed, _AFFINE))
     if record.flip:
         image = tf.cond(coin(seed, _FLIP), lambda: tf.reverse(image, [1]), lambda: image)
     if record.randaugment_layers:
-        image = randaugment(image, record, named_seed(seed, _RANDAUGMENT))
+        image = randaugment(image, record, fold_seed(seed, _RANDAUGMENT))
     if record.erasing_probability:
-        erasing = named_seed(seed, _ERASING)
+        erasing = fold_seed(seed, _ERASING)
         drawn = coin(erasing, 4, record.erasing_probability)
-        image = tf.cond(drawn, lambda: _erased(image, image_size, erasing), lambda: image)
+        image = tf.cond(drawn, lambda: _erase(image, image_size, erasing), lambda: image)
     return tf.ensure_shape(image, (*image_size, pixels.shape[-1]))
 
 
@@ -77,13 +80,13 @@ def _affine(image: Tensor, affine: tuple[float, float, float], image_size: Pair,
             (affine[0] * height, affine[0] * width, affine[1] * 2 * math.pi, affine[2], affine[2])
         )
     )
-    rows = turn(angle)
+    rows = rotation_matrix(angle)
     scales = (1 + zoom_y, 1 + zoom_x)
     rows = [[scale * value for value in row] for scale, row in zip(scales, rows, strict=True)]
     return warp(image, rows, (down, right), "BILINEAR", 0.0)
 
 
-def _erased(image: Tensor, image_size: Pair, seed: Tensor) -> Tensor:
+def _erase(image: Tensor, image_size: Pair, seed: Tensor) -> Tensor:
     """The image with uniform noise in a rectangle of random area, aspect and place.
 
     Source: arXiv:1708.04896, algorithm 1, which draws until the rectangle fits. Here one draw suffices, since the
@@ -104,3 +107,68 @@ def _erased(image: Tensor, image_size: Pair, seed: Tensor) -> Tensor:
         inside &= tf.expand_dims((places >= start) & (places < start + side), 1 - axis)
     noise = tf.floor(uniform(seed, 5, 0.0, 256.0, shape=tf.shape(image)))
     return tf.where(tf.expand_dims(inside, -1), noise, image)
+
+
+def crop_window(
+    height: Tensor, width: Tensor, record: Augmentation, seed: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The window of an image that `augment_image` uses with the same record and seed, so that only it is decoded.
+
+    Args:
+        height: H of the whole image in pixels, int or scalar tensor.
+        width: W.
+        record: `Augmentation`.
+        seed: `(2,)` integer tensor.
+
+    Returns:
+        `(y, x, h, w)`, int32 scalars, in the order of `tf.io.decode_and_crop_jpeg`. The random window for
+        `"inception"`; the whole image for other crops, which cut after the resize.
+
+    Source: official code, `input_pipeline.py`: area 0.05 to 1, aspect 0.75 to 1.33, anywhere.
+    """
+    import tensorflow as tf
+
+    height, width = tf.cast(height, tf.int32), tf.cast(width, tf.int32)
+    if record.crop != "inception":
+        return tf.constant(0), tf.constant(0), height, width
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.stack([height, width, 1]),
+        tf.zeros((1, 0, 4)),
+        fold_seed(seed, _WINDOW),
+        min_object_covered=0.0,
+        aspect_ratio_range=ASPECTS,
+        area_range=record.crop_area,
+        use_image_if_no_bounding_boxes=True,
+    )
+    return begin[0], begin[1], size[0], size[1]
+
+
+def crop_and_resize(pixels: Tensor, record: Augmentation, image_size: Pair, seed: Tensor, cropped: bool) -> Tensor:
+    """float32 image of `image_size`; resized bilinearly without antialias, as in the official code."""
+    import tensorflow as tf
+
+    height, width = tf.unstack(tf.shape(pixels)[:2])
+    if record.crop == "inception" and not cropped:
+        y, x, h, w = crop_window(height, width, record, seed)
+        pixels = pixels[y : y + h, x : x + w]
+    if record.crop in ("inception", "none"):
+        return _resize(pixels, image_size)
+    large: Sequence[Tensor] = [round(side * ENLARGED) for side in image_size]
+    if record.crop == "resmall_crop":
+        large = _covering(height, width, large)
+    pixels = _resize(pixels, large)
+    corner = [integer(seed, place, large[axis] - image_size[axis] + 1) for axis, place in enumerate((_ROW, _COLUMN))]
+    return tf.slice(pixels, [*corner, 0], [*image_size, pixels.shape[-1]])
+
+
+def _resize(pixels: Tensor, size: Sequence[Tensor]) -> Tensor:
+    import tensorflow as tf
+
+    return tf.image.resize(pixels, tf.stack(size), "bilinear", antialias=False)
+
+
+def _covering(height: Tensor, width: Tensor, size: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The smallest size that covers `size` and keeps the aspect, rounded as `"crop"` rounds in evaluation."""
+    import tensorflow as tf
+
+    return tf.maximum(size[0], size[1] * height // width), tf.maximum(size[1], size[0] * width // height)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import check_installed
-from keras_vit.data.shard_files.examples import IMAGES
-from keras_vit.data.shard_files.rows import LABELS, Row, Rows, ShardError, label_text
+from keras_vit.data.shards.records import IMAGES
+from keras_vit.data.shards.rows import LABELS, Row, Rows, ShardError, label_text
 from keras_vit.files import atomic_write, open_regular
 from keras_vit.pages.formatting import printable
 
@@ -24,7 +24,7 @@ _AT_ONCE = 64  # rows
 _START = 64  # bytes of a photo by which its place is found
 
 
-def rows_of(path: str, copy: Path) -> Rows:
+def read_rows(path: str, copy: Path) -> Rows:
     """The photos of a Parquet file.
 
     Args:
@@ -81,14 +81,14 @@ def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple
     label = next((name for name in (*LABELS, *classes) if name in schema.names), None)
     if label == next(iter(classes), None) and len(classes) > 1 and label not in LABELS:
         raise ShardError("a Parquet file must have one column of labels, or one called label", path, f"with {classes}")
-    _tell_taken("photos", image, pictures)
-    _tell_taken("labels", label, [name for name in (*LABELS, *classes) if name in schema.names])
+    _warn_unused_columns("photos", image, pictures)
+    _warn_unused_columns("labels", label, [name for name in (*LABELS, *classes) if name in schema.names])
     names = features.get(label or "", {}).get("names")
     given = tuple(map(str, names)) if isinstance(names, list) else None
     return image, label, next((name for name in _KEYS if name in schema.names), None), given
 
 
-def _tell_taken(what: str, taken: str | None, columns: Sequence[str]) -> None:
+def _warn_unused_columns(what: str, taken: str | None, columns: Sequence[str]) -> None:
     """Warns of columns that are not read; in words that are the same for all shards, so that they come once."""
     others = [name for name in dict.fromkeys(columns) if name != taken]
     if others:
@@ -132,8 +132,8 @@ def _photos(file: Any, image: str, groups: list[int]) -> Iterator[bytes | None]:
 def _places(path: str, file: Any, image: str) -> list[tuple[int, int]] | None:
     """Offset and size of every photo; `None` where the file does not hold them as they are.
 
-    The plain encoding writes the length of a value in four bytes, and then the value. So each is looked for behind the
-    one before, and is where all of its bytes are.
+    The plain encoding writes the length of a value in four bytes, and then the value. So each is searched for after the
+    previous one, by all of its bytes.
     """
     found: list[tuple[int, int]] = []
     with open_regular(path) as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -167,7 +167,7 @@ def _chunk(group: Any, image: str) -> tuple[int, int]:
 
 
 def _copied(file: Any, image: str, copy: Path) -> list[tuple[int, int]]:
-    """Writes the photos one behind the other, and gives the offset and size of each."""
+    """Writes the photos one after the other, and gives the offset and size of each."""
     found, place = [], 0
     os.makedirs(copy.parent, exist_ok=True)
     with atomic_write(copy) as temporary, open(temporary, "wb") as target:

@@ -11,8 +11,8 @@ import tensorflow as tf
 from pictures import encoded, picture
 
 from keras_vit.data import open_source
-from keras_vit.data.shard_files.index import NAME
-from keras_vit.data.shard_files.opening import shard_photos
+from keras_vit.data.shards.index import NAME
+from keras_vit.data.shards.opening import shard_photos
 from keras_vit.files import cache_dir
 from keras_vit.images.slices import photo_bytes
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from keras_vit.data.shard_files.rows import ShardError
-from keras_vit.data.splits import SPELLINGS
+from keras_vit.data.shards.rows import ShardError
+from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.files import expand_path
 from keras_vit.images.photo_files import folders_in, photos_below
 from keras_vit.pages.formatting import printable
@@ -19,19 +19,19 @@ _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}", re.ASCII)
 _PACKED = re.compile(r"\.(tar\.(gz|bz2|xz|zst)|tgz|tfrecords?\.gz)$", re.IGNORECASE)
 
 
-def kind_of(path: str | Path) -> str | None:
+def shard_kind(path: str | Path) -> str | None:
     """`"tar"`, `"tfrecord"`, `"parquet"` or `"array_record"` by the name of a file; `None` for another."""
     found = _SUFFIX.search(os.path.basename(path))
     return KINDS[found[1].lower()] if found else None
 
 
-def shards_at(what: str | os.PathLike) -> list[Path]:
+def find_shards(what: str | os.PathLike) -> list[Path]:
     """The shards that a folder, a file or a pattern names, sorted; none for other data.
 
     A pattern is `shards/train-*.tar`, or WebDataset's `shards/train-{000..009}.tar`, all of which must be there.
 
     A folder is one of shards if they lie in it, or in folders of splits in it, and no photos lie in folders of it. A
-    Parquet beside a tar of its name has facts about the photos, as img2dataset writes them, and does not count.
+    Parquet file with the name of a tar has metadata, as img2dataset writes them, and does not count.
 
     Raises:
         ShardError: for a pattern that no shard fits, for a missing one of numbers in braces, for compressed tars, and
@@ -41,13 +41,13 @@ def shards_at(what: str | os.PathLike) -> list[Path]:
     if os.path.isdir(path):
         found = _in_folder(path)
     elif os.path.exists(path):
-        found = [path] if kind_of(path) or _PACKED.search(path.name) else []
-    elif kind_of(path) and _BRACES.search(str(path)):
+        found = [path] if shard_kind(path) or _PACKED.search(path.name) else []
+    elif shard_kind(path) and _BRACES.search(str(path)):
         found = sorted(_named_in_braces(str(path)))
     elif glob.has_magic(str(path)):
-        is_named = bool(kind_of(path) or _PACKED.search(path.name))
+        is_named = bool(shard_kind(path) or _PACKED.search(path.name))
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
-        found = found if is_named or all(map(kind_of, found)) else []
+        found = found if is_named or all(map(shard_kind, found)) else []
         if is_named and not found:
             raise ShardError("a pattern must fit at least one shard", path, "which fits none")
     else:
@@ -60,7 +60,7 @@ def shards_at(what: str | os.PathLike) -> list[Path]:
             "which is",
             "Unpack it.",
         )
-    kinds = {kind_of(file): file.name for file in found}
+    kinds = {shard_kind(file): file.name for file in found}
     if len(kinds) > 1:
         names = " and ".join(list(kinds.values())[:2])
         raise ShardError("the shards of a data set must be of one kind", path, f"with {names}", "Pass one, as *.tar.")
@@ -80,16 +80,16 @@ def _named_in_braces(text: str) -> Iterator[Path]:
 
 
 def _in_folder(path: Path) -> list[Path]:
-    splits = [folder for folder in folders_in(path) if folder.name.lower() in SPELLINGS]
+    splits = [folder for folder in folders_in(path) if folder.name.lower() in SPLIT_ALIASES]
     found = sorted(
         file
         for folder in (path, *splits)
         for file in folder.iterdir()
-        if (kind_of(file) or _PACKED.search(file.name)) and not file.name.startswith(".") and file.is_file()
+        if (shard_kind(file) or _PACKED.search(file.name)) and not file.name.startswith(".") and file.is_file()
     )
-    photos = {file.with_suffix("") for file in found if kind_of(file) != "parquet"}
+    photos = {file.with_suffix("") for file in found if shard_kind(file) != "parquet"}
     found = [
-        file for file in found if kind_of(file) != "parquet" or file.with_suffix("") not in photos
+        file for file in found if shard_kind(file) != "parquet" or file.with_suffix("") not in photos
     ]  # img2dataset's
     has_photos = found and any(True for folder in folders_in(path) for _ in photos_below(folder))
     return [] if has_photos else found
@@ -100,7 +100,7 @@ def common_folder(files: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files]))
 
 
-def splits_of(files: Sequence[Path], top: Path | None) -> list[str] | None:
+def shard_splits(files: Sequence[Path], top: Path | None) -> list[str] | None:
     """The split of each shard by the names of splits in its name, or by its folder; `None` if no shard has one.
 
     Args:
@@ -118,15 +118,15 @@ def splits_of(files: Sequence[Path], top: Path | None) -> list[str] | None:
         raise ShardError(
             "either each shard or none must have a split in its name, as train-00000.tar",
             without,
-            f"beside {printable(next(file.name for file, split in zip(files, found, strict=True) if split))}",
+            f"next to {printable(next(file.name for file, split in zip(files, found, strict=True) if split))}",
         )
     return [str(split) for split in found]
 
 
 def _split_of(file: Path, top: Path | None) -> str | None:
     words = re.split(r"[-._ ]", _SUFFIX.sub("", file.name).lower())
-    named = [SPELLINGS[word] for word in words if word in SPELLINGS]
+    named = [SPLIT_ALIASES[word] for word in words if word in SPLIT_ALIASES]
     folder = file.absolute().parent
     if not named and (top is None or folder != top.absolute()):
-        named = [SPELLINGS[word] for word in (folder.name.lower(),) if word in SPELLINGS]
+        named = [SPLIT_ALIASES[word] for word in (folder.name.lower(),) if word in SPLIT_ALIASES]
     return named[0] if named else None

@@ -1,8 +1,8 @@
 """MixUp and CutMix: images of a batch and their labels are mixed with those of their neighbours."""
 
 from keras_vit.annotations import Tensor
-from keras_vit.data.augmentation.augmentation_records import Augmentation
-from keras_vit.data.augmentation.seeds import coin, integer, named_seed
+from keras_vit.data.augmentation.random_draws import coin, fold_seed, integer
+from keras_vit.data.augmentation.records import Augmentation
 
 _WHICH, _SHARE, _ROW, _COLUMN = range(4)  # numbers of the random draws
 
@@ -100,5 +100,5 @@ def _beta(alpha: float, seed: Tensor) -> Tensor:
     """A draw from Beta(alpha, alpha) by two gamma draws, in float64, since float32 fails for small alpha."""
     import tensorflow as tf
 
-    draws = tf.random.stateless_gamma((2,), named_seed(seed, _SHARE), tf.constant(alpha, tf.float64), dtype=tf.float64)
+    draws = tf.random.stateless_gamma((2,), fold_seed(seed, _SHARE), tf.constant(alpha, tf.float64), dtype=tf.float64)
     return draws[0] / (draws[0] + draws[1])

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from keras_vit.data.shard_files.rows import Row, Rows, ShardError, is_number, label_in, label_text
+from keras_vit.data.shards.rows import Row, Rows, ShardError, is_number, label_in, label_text
 from keras_vit.files import open_regular
 from keras_vit.images.photo_files import SUFFIXES, is_photo, is_system
 
@@ -20,11 +20,11 @@ _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # gzip,
 _FILES = (b"0", b"\0", b"7")
 _LINKS = (b"1", b"2")  # hard and symbolic ones
 _SKIPPED = b"3456gVM"  # devices, folders and pipes; headers for all members; parts of other volumes
-_AT_ONCE = 1 << 20  # bytes behind the end of a tar, which must be empty
+_AT_ONCE = 1 << 20  # bytes after the end of a tar, which must be empty
 _LABELS = (".cls", ".json")  # of two, the first counts
 
 
-def rows_of(path: str) -> Rows:
+def read_rows(path: str) -> Rows:
     """The photos of a tar.
 
     Raises:
@@ -64,7 +64,7 @@ def rows_of(path: str) -> Rows:
 
 
 def _one_label(path: str, key: str, found: dict[str, str | None]) -> str | None:
-    """The label of an example, of which two must be equal; a name beside a number may be that of its class."""
+    """The label of an example, of which two must be equal; a name next to a number may be that of its class."""
     label, other = found.get(".cls"), found.get(".json")
     if label and other and label != other and is_number(label) == is_number(other):
         members = f"member {key + '.cls'!r} with {label!r}, and {key + '.json'!r} with {other!r}"
@@ -73,7 +73,7 @@ def _one_label(path: str, key: str, found: dict[str, str | None]) -> str | None:
 
 
 def _check_dots(path: str, lost: list[str]) -> None:
-    """Refuses photos with more than a suffix behind the first dot of their names: no example would have them."""
+    """Refuses photos with more than a suffix after the first dot of their names: they would belong to no example."""
     if lost:
         raise ShardError(
             "the name of a photo in a tar must have one dot, as a member's key ends at the first",
@@ -138,7 +138,7 @@ def _is_read(name: str) -> bool:
 def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int, str]]:
     """`(name, offset, size, link)` of every file in a tar: what a hard link names, `"/"` for a symbolic one, or ""."""
     end, place, name = os.fstat(file.fileno()).st_size, 0, ""
-    told: dict[str, str] = {}  # what a header of pax or GNU says of the next member
+    extended: dict[str, str] = {}  # fields of a pax or GNU header for the next member
     while True:
         head = _at(file, place, _BLOCK)
         if head == _EMPTY:
@@ -149,47 +149,47 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int, str]]:
         if kind in (b"x", b"L", b"K"):
             data = _read(path, file, f"header at byte {place:,}", place + _BLOCK, size)
             of_gnu = {"path" if kind == b"L" else "linkpath": _text(data.partition(b"\0")[0])}
-            told |= _pax(path, data, place) if kind == b"x" else of_gnu
+            extended |= _pax(path, data, place) if kind == b"x" else of_gnu
         elif kind in _LINKS:
-            name = told.get("path") or _name(head)
-            link = told.get("linkpath") or _text(head[157:257].partition(b"\0")[0])
+            name = extended.get("path") or _name(head)
+            link = extended.get("linkpath") or _text(head[157:257].partition(b"\0")[0])
             yield name, 0, 0, link if link and kind == b"1" else "/"
         elif kind not in _SKIPPED:
-            name, size = told.get("path") or _name(head), int(told.get("size", size))
-            if kind not in _FILES or any(field.startswith("GNU.sparse") for field in told):
+            name, size = extended.get("path") or _name(head), int(extended.get("size", size))
+            if kind not in _FILES or any(field.startswith("GNU.sparse") for field in extended):
                 raise ShardError("a tar must hold plain files", path, f"member {name!r} of kind {_text(kind)!r}")
             if place + _BLOCK + size > end:
                 raise _cut(path, f"inside of member {name!r}")
             if not name.endswith("/"):
                 yield name, place + _BLOCK, size, ""
         if kind not in b"xgLK":
-            told = {}
+            extended = {}
         place += _BLOCK + -(-size // _BLOCK) * _BLOCK
 
 
 def _check_head(path: str, head: bytes, place: int, before: str) -> None:
     if len(head) < _BLOCK:
-        raise _cut(path, f"behind member {before!r}" if before else "at its begin")
+        raise _cut(path, f"after member {before!r}" if before else "at its begin")
     if place == 0 and head.startswith(_COMPRESSED):
         raise ShardError(
             "a tar must not be compressed, as photos are read by their places in it", path, "which is", "Unpack it."
         )
     try:
-        said = int(head[148:156].strip(b"\0 ") or b"0", 8)
+        checksum = int(head[148:156].strip(b"\0 ") or b"0", 8)
     except ValueError:
-        said = -1
-    if said != sum(head) - sum(head[148:156]) + 8 * ord(" "):
+        checksum = -1
+    if checksum != sum(head) - sum(head[148:156]) + 8 * ord(" "):
         raise ShardError("every header of a tar must have its checksum", path, f"the header at byte {place:,}")
 
 
 def _check_end(path: str, file: BinaryIO, place: int, before: str) -> None:
-    """Refuses a tar with anything but zeros behind its end mark: the members there would be lost."""
+    """Refuses a tar with anything but zeros after its end mark: the members there would be lost."""
     while data := _at(file, place, _AT_ONCE):
         if data.strip(b"\0"):
             place += len(data) - len(data.lstrip(b"\0"))
-            found = f"byte {place:,}, which is behind an empty block" + (f" behind member {before!r}" if before else "")
+            found = f"byte {place:,}, which is after an empty block" + (f" after member {before!r}" if before else "")
             words = "Join tars by `tar --concatenate`, not by `cat`, and bring a damaged one again."
-            raise ShardError("a tar must have nothing behind its empty blocks", path, found, words)
+            raise ShardError("a tar must have nothing after its empty blocks", path, found, words)
         place += len(data)
 
 
@@ -198,7 +198,7 @@ def _cut(path: str, where: str) -> ShardError:
 
 
 def _number(path: str, head: bytes, place: int) -> int:
-    """The size of a member: octal digits, or behind a high bit binary ones, as GNU writes large numbers."""
+    """The size of a member: octal digits, or binary ones after a high bit, as GNU writes large numbers."""
     field = head[124:136]
     try:
         size = int.from_bytes(field[4:], "big") if field[0] == 0x80 else int(field.strip(b"\0 ") or b"0", 8)

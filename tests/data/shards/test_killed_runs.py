@@ -12,7 +12,7 @@ from conftest import ROOT
 from photos import make_photos
 from run_files import figures, weights_of
 
-from keras_vit.data.shard_files.packing import pack
+from keras_vit.data.shards.packing import pack
 
 pytest.importorskip("jax")
 STEPS = 40

@@ -1,14 +1,17 @@
-"""`tf.train.Example` in bytes: which fields it has, and where its photo begins. No package of protobuf is needed.
+"""Photos in TFRecord and ArrayRecord files: where each `tf.train.Example` has its photo, without protobuf.
 
 An Example is a message of one message of map entries. An entry has a name (field 1) and a list (field 2) of bytes
 (field 1), floats (2) or integers (3), these packed or one by one. Source: tensorflow `example.proto`, `feature.proto`.
 """
 
 import enum
+import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keras_vit.data.shard_files.rows import LABELS, Row, ShardError, is_number, label_text
+from keras_vit.checks import check_installed
+from keras_vit.data.shards.rows import LABELS, Row, Rows, ShardError, check_fields, is_number, label_text
+from keras_vit.files import open_regular
 
 # Of TF-Slim and tensorflow/models, of tensorflow-datasets and timm, and of img2dataset.
 IMAGES = ("image/encoded", "image", "jpg", "jpeg", "png", "webp", "image_bytes")
@@ -16,6 +19,9 @@ _LABELS = ("image/class/label", *LABELS, "image/class/text")
 _KEYS = ("key", "__key__", "image/filename", "file_name", "filename")
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5  # wire types
 _RULE = "a record must be a tf.train.Example with a photo"
+_BEFORE_RECORD, _AFTER_RECORD = 12, 4  # bytes around a record
+_BUFFER = 1 << 20
+_AT_ONCE = 64  # records
 
 
 class Span(NamedTuple):
@@ -26,7 +32,7 @@ class Span(NamedTuple):
 
 
 class Unfit(enum.Enum):
-    """Why a field has not the one text or integer that is looked for."""
+    """Why a field does not have one text or integer."""
 
     FLOATS = enum.auto()
     SEVERAL = enum.auto()
@@ -35,7 +41,7 @@ class Unfit(enum.Enum):
 _Value = Span | int | Unfit | None
 
 
-def row_of(data: bytes, path: str, number: int, place: int = 0, record: int = -1) -> tuple[Row, str]:
+def parse_example(data: bytes, path: str, number: int, place: int = 0, record: int = -1) -> tuple[Row, str]:
     """The photo of a record, and the fields that it was read from.
 
     Args:
@@ -139,7 +145,7 @@ def _fields(data: bytes, span: Span) -> Iterator[tuple[int, Span | int]]:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """An integer in groups of seven bits, the lowest first, and the place behind it."""
+    """An integer in groups of seven bits, the lowest first, and the place after it."""
     value = shift = 0
     while True:
         byte = data[place]
@@ -153,3 +159,69 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def tfrecord_rows(path: str) -> Rows:
+    """The photos of a TFRecord file, each record with its checksums checked by TensorFlow.
+
+    Raises:
+        ShardError: for a wrong checksum, a file that is cut short or compressed, and a record without a photo.
+    """
+    import tensorflow as tf
+
+    with open_regular(path) as file:
+        if file.read(2) == b"\x1f\x8b":
+            raise ShardError("TFRecords must not be compressed, as photos are read by their places", path, "which is")
+    rows: list[Row] = []
+    schema, place = "", 0
+    try:
+        for record in tf.data.TFRecordDataset(path, buffer_size=_BUFFER).as_numpy_iterator():
+            row, fields = parse_example(record, path, len(rows), place + _BEFORE_RECORD)
+            check_fields(path, len(rows), fields, schema)
+            rows.append(row)
+            schema, place = fields, place + _BEFORE_RECORD + len(record) + _AFTER_RECORD
+        if place < os.path.getsize(path):  # less than what is before a record, which TensorFlow passes over
+            raise _damaged(path, rows, "is cut short")
+    except tf.errors.DataLossError as error:
+        is_cut = "truncated" in error.message
+        raise _damaged(path, rows, "is cut short" if is_cut else "has a wrong checksum") from None
+    return Rows(rows, schema)
+
+
+def _damaged(path: str, before: list[Row], how: str) -> ShardError:
+    rule, found = "every record must be whole and have its checksum", f"record {len(before):,}, which {how}"
+    return ShardError(rule, path, found, "Bring it again.")
+
+
+def array_record_rows(path: str) -> Rows:
+    """The photos of an ArrayRecord file.
+
+    Raises:
+        ShardError: for a damaged file, and a record without a photo.
+        ImportError: without the package array_record.
+    """
+    check_installed("array_record", "it reads ArrayRecord files", "data")
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    with open_regular(path):
+        pass
+    rows: list[Row] = []
+    schema = ""
+    try:
+        reader = ArrayRecordReader(path)
+        if not reader.ok():  # of a file without its end, which would count as one of no records
+            raise RuntimeError("its end is missing")
+        count = reader.num_records()
+        for start in range(0, count, _AT_ONCE):
+            for record in reader.read(start, min(start + _AT_ONCE, count)):
+                row, fields = parse_example(record, path, len(rows), record=len(rows))
+                check_fields(path, len(rows), fields, schema)
+                rows.append(row)
+                schema = fields
+    except ShardError:
+        raise
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ShardError(
+            "an ArrayRecord file must be whole", path, f"record {len(rows):,}: {error}".rstrip(". "), "Bring it again."
+        ) from error
+    return Rows(rows, schema)

@@ -9,8 +9,8 @@ from pathlib import Path
 from keras_vit.checks import check_choice, check_process, check_seed, did_you_mean
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS
 from keras_vit.data import arrays, image_folder, table, tensorflow_datasets
-from keras_vit.data.shard_files.finding import shards_at
-from keras_vit.data.shard_files.opening import open_shards
+from keras_vit.data.shards.finding import find_shards
+from keras_vit.data.shards.opening import open_shards
 from keras_vit.data.source import Data, Source
 from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.files import expand_path
@@ -91,12 +91,12 @@ def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: T
             f"Received: an object of type {type(what).__name__}."
         )
     path = expand_path(what)
-    if what == DIGITS:  # also beside a folder `digits`, which a run may have written; `./digits` opens that folder
+    if what == DIGITS:  # even if a folder `digits` exists, as a run may have written; `./digits` opens it
         return arrays.open_digits(seed)
     prepared = _prepared_folder(path)
     if prepared is not None:
         return tensorflow_datasets.open_prepared(prepared)
-    if files := shards_at(what):
+    if files := find_shards(what):
         return open_shards(what, files, seed, on_bad_image, targets)
     if os.path.isdir(path):
         return image_folder.open_folder(path, seed, on_bad_image)

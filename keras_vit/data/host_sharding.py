@@ -9,7 +9,7 @@ from keras_vit.checks import ArgumentError, check_int
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class HostShard:
     """The block of every global batch that one host reads; blocks keep the order of examples.
 
     Args:
@@ -61,11 +61,11 @@ def find_shard(shard: tuple[int, int] | None) -> tuple[int, int]:
     import keras
 
     if keras.backend.backend() == "jax":
-        return _of_jax()
-    return _of_workers() if keras.backend.backend() == "tensorflow" else (0, 1)
+        return _jax_shard()
+    return _worker_shard() if keras.backend.backend() == "tensorflow" else (0, 1)
 
 
-def per_host(batch_size: int, count: int) -> int:
+def host_batch_size(batch_size: int, count: int) -> int:
     """Examples of a global batch that each host reads.
 
     Raises:
@@ -82,7 +82,7 @@ def per_host(batch_size: int, count: int) -> int:
     return batch_size // count
 
 
-def _of_jax() -> tuple[int, int]:
+def _jax_shard() -> tuple[int, int]:
     import jax
     import keras
 
@@ -95,10 +95,10 @@ def _of_jax() -> tuple[int, int]:
         )
     if count == 1 or distribution is None:
         return jax.process_index(), count
-    return _of_processes(distribution, count)
+    return _mesh_shard(distribution, count)
 
 
-def _of_processes(distribution: Any, count: int) -> tuple[int, int]:
+def _mesh_shard(distribution: Any, count: int) -> tuple[int, int]:
     """Processes that hold parts of the same copy of the model read the same images."""
     copies = distribution.num_model_replicas
     if max(copies, count) % min(copies, count):
@@ -109,7 +109,7 @@ def _of_processes(distribution: Any, count: int) -> tuple[int, int]:
     return distribution.data_shard_id, min(copies, count)
 
 
-def _of_workers() -> tuple[int, int]:
+def _worker_shard() -> tuple[int, int]:
     resolver = getattr(_strategy(), "cluster_resolver", None)
     if resolver is None or not resolver.cluster_spec().as_dict():
         return 0, 1

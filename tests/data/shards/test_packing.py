@@ -13,10 +13,9 @@ from photos import add_odd_files, make_photos
 from pictures import encoded, picture
 
 from keras_vit.data import load_dataset, open_source
-from keras_vit.data.shard_files import shard_writers
-from keras_vit.data.shard_files.opening import shard_photos
-from keras_vit.data.shard_files.packing import pack
-from keras_vit.data.shard_files.shard_writers import WRITERS
+from keras_vit.data.shards import packing
+from keras_vit.data.shards.opening import shard_photos
+from keras_vit.data.shards.packing import WRITERS, pack
 from keras_vit.files import locked, unlock
 from keras_vit.images import photo_checks
 from keras_vit.images.preprocessing import Preprocessing
@@ -172,7 +171,7 @@ def test_nothing_is_left_of_what_cannot_be_written(folder, source, tmp_path, mon
 
     text = "No space left on device"  # as tars and Parquet, and as ArrayRecord and TensorFlow say it
     for error in (OSError(errno.ENOSPC, text), RuntimeError(f"write() failed: {text}; at byte 204800")):
-        monkeypatch.setattr(shard_writers.TarWriter, "add", unittest.mock.Mock(side_effect=error))
+        monkeypatch.setattr(packing.TarWriter, "add", unittest.mock.Mock(side_effect=error))
         with pytest.raises(OSError, match=rf"{text}.*new'"):
             pack(source, tmp_path / "new")
         assert sorted(tmp_path.iterdir()) == before

@@ -14,11 +14,11 @@ from pictures import encoded, picture
 from shard_sets import members_of, rows_of, write_tar
 
 from keras_vit.data import load_dataset, open_source
-from keras_vit.data.identity import identity_of
-from keras_vit.data.lost_photos import naming_lost_photos
-from keras_vit.data.shard_files import index
-from keras_vit.data.shard_files.opening import shard_photos
-from keras_vit.data.shard_files.tars import rows_of as rows_of_tar
+from keras_vit.data.pipeline import report_missing_files
+from keras_vit.data.shards import index
+from keras_vit.data.shards.opening import shard_photos
+from keras_vit.data.shards.tars import read_rows
+from keras_vit.data.source import fingerprint
 from keras_vit.files import cache_dir
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.slices import forget_files
@@ -60,9 +60,9 @@ def test_photos_of_shards_are_those_of_the_folder_in_its_order(folder, tmp_path)
     for image, other in zip(photos_in(ours, "test"), photos_in(theirs, "test"), strict=True):
         np.testing.assert_array_equal(image, other)
     assert ours.rows("train")[0]["path"].startswith(f"{tmp_path / 'shards' / 'a.tar'}:0000")
-    assert identity_of(ours) == identity_of(open_source(str(tmp_path / "shards" / "*.tar"), seed=3))
-    assert identity_of(ours) != identity_of(open_source(tmp_path / "shards", seed=4))
-    assert [image.shape[2] for image in ours.split("train").some(2)] == [3, 3]
+    assert fingerprint(ours) == fingerprint(open_source(str(tmp_path / "shards" / "*.tar"), seed=3))
+    assert fingerprint(ours) != fingerprint(open_source(tmp_path / "shards", seed=4))
+    assert [image.shape[2] for image in ours.split("train").sample(2)] == [3, 3]
 
 
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -81,7 +81,7 @@ def test_long_and_foreign_names_are_those_that_tarfile_reads(tmp_path, kind):
             member = tarfile.TarInfo(name)
             member.size, member.mtime = len(data), 1.5  # a fraction, which pax has a record of
             tar.addfile(member, io.BytesIO(data))
-    rows = rows_of_tar(str(path)).rows
+    rows = read_rows(str(path)).rows
     with tarfile.open(path) as tar:
         expected = {row.key: tar.getmember(row.key).offset_data for row in rows}
     assert {row.key: row.offset for row in rows} == expected
@@ -98,7 +98,7 @@ def test_hard_link_is_the_member_that_it_names_and_another_link_refused(tmp_path
             link = tarfile.TarInfo(name)
             link.type, link.linkname = how, target
             tar.addfile(link)
-        return rows_of_tar(str(path)).rows
+        return read_rows(str(path)).rows
 
     linked(f"{first}.jpg", f"{first}.jpg")  # as GNU tar writes a file that was named twice
     linked("b.jpg", f"{first}.jpg")
@@ -115,11 +115,11 @@ def test_hard_link_is_the_member_that_it_names_and_another_link_refused(tmp_path
 
 def test_photo_with_two_dots_is_refused_unless_another_of_its_key_is_plain(tmp_path):
     path = write_tar(tmp_path / "a.tar", [*labelled("b.jpg"), ("b.seg.png", PNG), ("b.seg.cls.txt", b"")])
-    assert [row.key for row in rows_of_tar(str(path)).rows] == ["zero.png", "b.jpg"]
+    assert [row.key for row in read_rows(str(path)).rows] == ["zero.png", "b.jpg"]
     for more in (["c.2019.jpg", "c.2019.cls"], ["b.1.jpg", "b.1.cls"]):
         write_tar(path, labelled("b.jpg") + [(name, JPEG) for name in more])
         with pytest.raises(ValueError, match=f"(?s)must have one dot.*a.tar, 1 photo.* member '{more[0]}'. Replace"):
-            rows_of_tar(str(path))
+            read_rows(str(path))
 
 
 def test_sizes_of_more_than_eight_gigabytes_are_read(tmp_path):
@@ -143,13 +143,13 @@ def test_sizes_of_more_than_eight_gigabytes_are_read(tmp_path):
 
 BROKEN = {
     "cut inside of a photo": (lambda whole: whole[: whole.index(JPEG) + 100], "cut short inside of member 'b.jpg'"),
-    "cut between members": (lambda whole: whole[: whole.index(b"b.cls")], "cut short behind member 'b.jpg'"),
+    "cut between members": (lambda whole: whole[: whole.index(b"b.cls")], "cut short after member 'b.jpg'"),
     "empty": (lambda whole: b"", "a.tar, which is cut short at its begin"),
     "compressed": (lambda whole: b"\x1f\x8b" + whole, "compressed"),
-    "joined by cat": (lambda whole: whole + whole, "(?s)nothing behind its empty.* member 'b.cls'.*--conc"),
+    "joined by cat": (lambda whole: whole + whole, "(?s)nothing after its empty.* member 'b.cls'.*--conc"),
     "a hole over a header": (
         lambda whole: whole[: whole.index(b"b.cls")] + bytes(512) + whole[whole.index(b"b.cls") + 512 :],
-        "(?s)nothing behind its empty blocks.*behind member 'b.jpg'",
+        "(?s)nothing after its empty blocks.*after member 'b.jpg'",
     ),
     "another header": (lambda whole: whole.replace(b"b.cls", b"c.cls"), "checksum"),
 }
@@ -230,7 +230,7 @@ def test_splits_are_named_by_files_or_folders(tmp_path):
     (tmp_path / "flat" / "set-train-000.parquet").touch()  # facts of img2dataset about the tar
     assert open_source(tmp_path / "flat").sizes == sizes
     (tmp_path / "flat" / "set-val-000.tar").rename(tmp_path / "flat" / "set-000.tar")
-    with pytest.raises(ValueError, match=r"set-000\.tar, beside set-train-000\.tar"):
+    with pytest.raises(ValueError, match=r"set-000\.tar, next to set-train-000\.tar"):
         open_source(tmp_path / "flat")
     (tmp_path / "flat" / "set-000.tar").rename(tmp_path / "flat" / "more.parquet")
     with pytest.raises(ValueError, match="one kind"):
@@ -249,7 +249,7 @@ def test_index_is_made_once_and_anew_for_a_shard_that_changed(tmp_path, monkeypa
     for name in ("a", "b"):
         write_tar(tmp_path / f"{name}.tar", labelled("x.jpg", "y.jpg"))
     walked = []
-    monkeypatch.setattr(index.tars, "rows_of", lambda path: (walked.append(path[-5:]), rows_of_tar(path))[1])
+    monkeypatch.setattr(index.tars, "read_rows", lambda path: (walked.append(path[-5:]), read_rows(path))[1])
 
     def opened(words=None):
         walked.clear()
@@ -289,7 +289,7 @@ def test_folder_that_cannot_be_written_has_its_index_in_the_cache(tmp_path, monk
     assert len(list(shard_photos(tmp_path))) == 2
     assert not (tmp_path / index.NAME).exists()
     assert list((cache_dir() / "shards").glob("*.npz"))
-    monkeypatch.setattr(index, "_walked", None)
+    monkeypatch.setattr(index, "_scan", None)
     photos = pickle.loads(pickle.dumps(dict(shard_photos(tmp_path))))
     assert {key: read() for key, read in photos.items()} == {"a.tar:zero.png": PNG, "a.tar:x.jpg": JPEG}
 
@@ -306,6 +306,6 @@ def test_bad_photo_is_left_out_and_a_lost_one_named(folder, tmp_path):
     forget_files()
     with (
         pytest.raises(ValueError, match=f"{path}:0000.*in a shard that was cut short"),
-        naming_lost_photos(source.split("train")),
+        report_missing_files(source.split("train")),
     ):
         list(batches)
