@@ -198,7 +198,7 @@ def main():
         "reload_difference": float(difference),
         "seconds": round(time.time() - start, 1),
     }
-    print_table(result, model.weights_report, len(images))
+    print_table(result, model.load_report, len(images))
     if not sys.stdout.isatty():
         print(json.dumps(result))
 
@@ -211,13 +211,13 @@ def pixels_of_all(arguments):
     return pretrained * PRETRAIN_SIZE**2 + 2 * finetuned * FINETUNE_SIZE**2
 
 
-def print_table(result, weights_report, test_images):
+def print_table(result, load_report, test_images):
     """What came out, and what to do next."""
     difference = result["reload_difference"]
     rows = [
         ("accuracy", f"{result['transfer_accuracy']:.4f} on {test_images} test images of the digits 5-9"),
         ("from scratch", f"{result['scratch_accuracy']:.4f}, without the checkpoint"),
-        ("checkpoint", "\n".ljust(16).join(weights_report)),
+        ("checkpoint", "\n".ljust(16).join(load_report)),
         ("reloading", f"changes predictions by {difference:.1g}" if difference else "changes no prediction"),
         ("time", minutes(result["seconds"])),
     ]

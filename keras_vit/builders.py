@@ -74,7 +74,7 @@ def build(
             `representation_size`, `distilled`. Of a `ViTConfig` they decide `activation` and `layer_norm_epsilon`
             where these have their default value; an argument of the same name stays.
         input_tensor: a Keras tensor to build upon instead of a new input. Layers that it comes from keep their
-            weights, and `weights_report` says so.
+            weights, and `load_report` says so.
         input_shape: `(H, W, C)`; H and W may be `None`, then the position table is resized in the graph to
             what arrives. By default 224 x 224 x 3, or what the checkpoint was trained at.
         pooling: replaces `config.pooling`: `"token"`, `"gap"` (the mean, elsewhere `"avg"`), `"token_gap"`, `"map"` or
@@ -86,7 +86,7 @@ def build(
         name: of the model.
         sha256: hexadecimal digest that the file of `weights` must have.
         strict: whether to refuse weights that must be adapted in any way, as by a new head. With `include_top=False`
-            the file's head, and with `pooling="none"` its pooling, may be left out; `weights_report` says so.
+            the file's head, and with `pooling="none"` its pooling, may be left out; `load_report` says so.
         resize_method: of the position table, one of `keras_vit.config.posembed.RESIZE_METHODS`, or of relative biases,
             one of `keras_vit.config.relative_tables.RELATIVE_RESIZE_METHODS`; by default that of
             the software that the weights are from, `"align_corners"` for the official ones.
@@ -120,8 +120,8 @@ def build(
     inputs = images_input(input_tensor, input_shape, config, lambda: _told_shape(config, checkpoint, source.record))
     with deferred_variables():
         model = build_graph(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
-    model.similarity = checkpoint.similarity
-    model.weights_report = fill(
+    model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
+    model.load_report = fill(
         model,
         checkpoint,
         resize_method=rule,
@@ -132,7 +132,7 @@ def build(
         deferred=True,
         preprocessing=checkpoint.preprocessing,
     )
-    model.weights_facts = told_facts(checkpoint, source.record, config, {*given, resize_method}, methods)
+    model.provenance = told_facts(checkpoint, source.record, config, {*given, resize_method}, methods)
     return model
 
 

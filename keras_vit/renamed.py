@@ -25,6 +25,10 @@ ARGUMENTS: dict[str, str] = {  # of public functions, layers, builders and `ViTC
     "read_places": "pooled_indices",
     "num_read_tokens": "num_pooled_tokens",
 }
+ATTRIBUTES: dict[str, str] = {
+    "weights_report": "load_report",
+    "weights_facts": "provenance",
+}  # of models, in configs old
 VALUES: dict[str, dict[Any, Any]] = {  # new name of an argument: {old value: new value}
     "norm_position": {"before": "pre", "behind": "post"},
 }
@@ -78,7 +82,7 @@ def accepts_old_arguments(function: _Function) -> _Function:
 
 def by_old_name(self: Any, name: str) -> Any:
     """`__getattr__` of classes with renamed attributes: the attribute of an old name, with its old value."""
-    new = ARGUMENTS.get(name)
+    new = ATTRIBUTES.get(name, ARGUMENTS.get(name))
     if new is None or not hasattr(self, new):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
     warn_renamed(name, new)

@@ -49,7 +49,7 @@ def build_resnet(
             a file or of a mirror's folder. `keras_vit.list_weights` has the published names. File and record decide
             `classes`, `input_shape` and preprocessing where they are left open.
         input_tensor: a Keras tensor to build upon instead of a new input. Layers that it comes from keep their
-            weights, and `weights_report` says so.
+            weights, and `load_report` says so.
         input_shape: `(H, W, C)` of any sides; H and W may be `None`. By default 224 x 224 x 3, or what the weights
             were trained at.
         classes: K. By default the file's, or 1,000 without one. Another number than the file's gets a new
@@ -86,7 +86,7 @@ def build_resnet(
     with deferred_variables():
         model = wire_resnet(inputs, known, head, name, checkpoint.preprocessing)
     unwanted, fresh = replaced_layers(checkpoint, classes)
-    model.weights_report = fill(
+    model.load_report = fill(
         model,
         checkpoint,
         unwanted=unwanted,

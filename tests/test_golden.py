@@ -46,7 +46,7 @@ def test_every_golden_file_is_a_case():
 def test_logits_are_the_official_ones(case, last_block_outputs):
     expected = expected_of(case)
     model = loaded(case, last_block_outputs=last_block_outputs)
-    assert model.weights_report == ()
+    assert model.load_report == ()
     np.testing.assert_allclose(model.predict(expected["images"], verbose=0), expected["logits"], atol=1e-5)
 
 
@@ -101,7 +101,7 @@ def test_logits_at_another_resolution_are_the_official_ones(case, shape):
     if shape != "dynamic":
         table = numpy(model.get_layer("position_embedding").table)
         np.testing.assert_allclose(table, expected["pos_embedding"], atol=1e-5)
-        assert len(model.weights_report) == 1
+        assert len(model.load_report) == 1
 
 
 @pytest.mark.parametrize("case", ["token", pytest.param("hybrid_root", marks=pytest.mark.slow)])

@@ -139,7 +139,7 @@ def written_elsewhere():
             model.save(f"{folder}/model.keras")
             file = base64.b64encode(Path(folder, "model.keras").read_bytes()).decode()
         answers = numpy(model(images(2, *SIZES_OF_WRITTEN[name]))).tolist()
-        records = model.config.as_dict(), dataclasses.asdict(model.preprocessing), model.weights_report
+        records = model.config.as_dict(), dataclasses.asdict(model.preprocessing), model.load_report
         found[name] = [file, answers, type(model).__name__, *records]
     return found
 
@@ -171,7 +171,7 @@ def test_model_reloads_in_another_process(found, tmp_path):
     assert type(model).__name__ == kind == "VisionTransformer"
     assert keras_vit.ViTConfig(**config) == model.config
     assert keras_vit.Preprocessing(**preprocessing) == model.preprocessing
-    assert tuple(report) == model.weights_report
+    assert tuple(report) == model.load_report
 
 
 def test_compiled_and_trained_model_goes_on_training_after_reload(tmp_path):

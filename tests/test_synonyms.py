@@ -139,7 +139,7 @@ def test_tilde_is_the_home_folder_wherever_a_path_is_taken(tmp_path, monkeypatch
     keras_vit.save_checkpoint(model, "~/w.npz")
     keras_vit.load_checkpoint(model, "~/w.npz")
     keras_vit.convert_checkpoint("~/w.npz", "~/linen.npz", "linen")
-    assert keras_vit.build(tiny_config(), weights="~/w.npz", input_shape=(20, 28, 3)).weights_report is not None
+    assert keras_vit.build(tiny_config(), weights="~/w.npz", input_shape=(20, 28, 3)).load_report is not None
     assert keras_vit.read_image(photo).shape == (9, 8, 3)
     rows = [f"~/photos/{name}/{number}.png,{name}" for name in "ab" for number in range(5)]
     (tmp_path / "t.csv").write_text("\n".join(["path,label", *rows]))

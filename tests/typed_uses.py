@@ -16,7 +16,7 @@ def builds() -> None:
     model = keras_vit.ViTB16(weights="imagenet21k", classes=10, input_shape=(384, 384, 3), dropout_rate=0.1)
     assert_type(model, keras_vit.VisionTransformer)
     assert_type(model.config.patch_size, int)
-    assert_type(model.weights_report, tuple[str, ...])
+    assert_type(model.load_report, tuple[str, ...])
     keras_vit.build("B/16", weights=Path("B_16.npz"), strict=True)
     keras_vit.build(keras_vit.ViTConfig(16, 192, 12, 3, 768, pooling="gap"), input_shape=(None, None, 3))
     keras_vit.build("B/16", classes="10")  # type: ignore[arg-type]

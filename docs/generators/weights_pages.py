@@ -245,7 +245,7 @@ def snippet(family: Family) -> str:
         f'model = {builder}(weights="{name}"{top})',
         "# with a new head of ten classes",
         f'mine = {builder}(weights="{name}", classes=10)',
-        "print(model.preprocessing, mine.weights_report)",
+        "print(model.preprocessing, mine.load_report)",
     ]
     return "\n".join(lines)
 

@@ -30,7 +30,7 @@ def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | Non
         >>> larger = keras_vit.with_input_shape(model, (64, 96, 3))
         >>> larger.input_shape
         (None, 64, 96, 3)
-        >>> larger.weights_report
+        >>> larger.load_report
         ('position embedding resized from (2, 3) to (4, 6) (align_corners)',)
 
     Args:
@@ -69,7 +69,7 @@ def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | Non
         )
     with deferred_variables():
         copy = bare_copy(model, input_shape)
-    copy.weights_report = model.weights_report + copy_weights(model, copy, resize_method)
+    copy.load_report = model.load_report + copy_weights(model, copy, resize_method)
     return copy
 
 
@@ -86,7 +86,7 @@ def with_dtype(model: _Model, dtype: Any, copy_of: Callable[[Any], Any] | None =
     """
     with deferred_variables():
         copy = bare_copy(model, model.input_shape[1:], dtype)
-    copy.weights_report = model.weights_report + copy_weights(model, copy, None, copy_of)
+    copy.load_report = model.load_report + copy_weights(model, copy, None, copy_of)
     return copy
 
 
@@ -103,10 +103,10 @@ def bare_copy(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
         name=model.name,
         config=model.config,
         preprocessing=record_for(input_shape, model.preprocessing),
-        weights_facts=model.weights_facts,
+        weights_facts=model.provenance,
         class_names=model.class_names,
         head_kind=model.head_kind,
-        similarity=model.similarity,
+        similarity=(model.logit_scale, model.logit_bias),
     )
 
 

@@ -40,7 +40,7 @@ from keras_vit.model.outputs import LogitsError, check_reads_outputs, spec_of_la
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.slow_calls import warn_of_integers
 from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
-from keras_vit.renamed import current_arguments
+from keras_vit.renamed import by_old_name, current_arguments, warn_renamed
 
 
 class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
@@ -51,13 +51,14 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
     Attributes:
         config: a record of `config_class`.
         preprocessing: the `Preprocessing` record; call it to prepare images.
-        weights_report: one line for each adaptation that loading made.
-        weights_facts: of loaded weights what no tensor tells, as the activation and the rule that resizes positions:
-            `{name: (value, who says so)}`, which is a published record, a config, or the software of the file.
+        load_report: one line for each adaptation that loading made.
+        provenance: of loaded weights what no tensor says, as the activation and the rule that resizes positions:
+            `{name: (value, source)}`. The source is a published record, a config, or the software of the file.
         class_names: names of the K outputs, as a run sets them; `None` where they are not known.
         head_kind: what the head answers, one of `config.heads.WITH_HEAD`: `"classes"` of which one is right, `"labels"`
             of which several may be, or `"numbers"`.
-        similarity: `(logit_scale, logit_bias)` of CLIP's and SigLIP's files, for `zero_shot`; `None` where not known.
+        logit_scale: logarithm of the factor on cosines, of CLIP's and SigLIP's files for `zero_shot`; else `None`.
+        logit_bias: what these files add to the logits; else `None`.
     """
 
     predict_function: Any  # Keras sets it
@@ -73,7 +74,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         weights_report: Sequence[str] = (),
         weights_facts: Mapping[str, Sequence[str]] | None = None,
         class_names: Sequence[str] | None = None,
-        similarity: Sequence[float] | None = None,
+        similarity: Sequence[float | None] | None = None,
         head_kind: str = DEFAULT_HEAD,
         **kwargs: Any,
     ) -> None:
@@ -84,12 +85,10 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         if isinstance(preprocessing, dict):
             preprocessing = Preprocessing(**preprocessing)
         self.preprocessing: Preprocessing = cast(Preprocessing, preprocessing)
-        self.weights_report: tuple[str, ...] = tuple(weights_report)
-        self.weights_facts = {
-            name: (value, who) for name, (value, who) in current_arguments(weights_facts or {}).items()
-        }
+        self.load_report: tuple[str, ...] = tuple(weights_report)
+        self.provenance = {name: (value, who) for name, (value, who) in current_arguments(weights_facts or {}).items()}
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
-        self.similarity: tuple[float, float] | None = None if similarity is None else (similarity[0], similarity[1])
+        self.logit_scale, self.logit_bias = similarity or (None, None)
         check_choice("head_kind", head_kind, WITH_HEAD)
         self.head_kind = head_kind
         for layer in self.layers:
@@ -285,6 +284,12 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             inputs = of_known_size(self, inputs)
         return super().call(inputs, training=training, mask=mask)
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "similarity":
+            warn_renamed("similarity", "logit_scale` and `logit_bias")
+            return None if self.logit_scale is None else (self.logit_scale, self.logit_bias)
+        return by_old_name(self, name)
+
     def get_config(self) -> Arguments:
         if is_written_to_hdf5():  # by `keras.saving.save_model`, which asks no method of a model before
             raise _is_no_hdf5("a name that ends in .h5 or .hdf5, of which Keras has emptied the file before it asked")
@@ -292,12 +297,10 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             **super().get_config(),
             "config": None if self.config is None else self.config.as_dict(),
             "preprocessing": None if self.preprocessing is None else dataclasses.asdict(self.preprocessing),
-            "weights_report": list(self.weights_report),
-            **(
-                {"weights_facts": {n: list(fact) for n, fact in facts.items()}} if (facts := self.weights_facts) else {}
-            ),
+            "weights_report": list(self.load_report),
+            **({"weights_facts": {n: list(fact) for n, fact in facts.items()}} if (facts := self.provenance) else {}),
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
-            **({} if self.similarity is None else {"similarity": list(self.similarity)}),
+            **({} if self.logit_scale is None else {"similarity": [self.logit_scale, self.logit_bias]}),
             **({} if self.head_kind == DEFAULT_HEAD else {"head_kind": self.head_kind}),
         }
 

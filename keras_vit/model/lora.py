@@ -95,7 +95,7 @@ def merge_lora(model: VisionTransformer) -> VisionTransformer:
     values = _merged_values(model)
     with deferred_variables():
         copy = bare_copy(model, model.input_shape[1:])
-    copy.weights_report = model.weights_report
+    copy.load_report = model.load_report
     variables = dict(enumerate(copy.weights))
     initialise(variables, dict(zip(variables, values, strict=True)))
     return copy

@@ -64,8 +64,8 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
     with deferred_variables(), _under_policy_of(model):
         images = keras.Input(shape, name=model.inputs[0].name)
         copy = build_graph(images, config, _head(model), None, model.name, model.preprocessing, resize_method)
-    copy.weights_report = model.weights_report + copy_weights(model, copy, None)
-    copy.weights_facts, copy.head_kind = model.weights_facts, model.head_kind
+    copy.load_report = model.load_report + copy_weights(model, copy, None)
+    copy.provenance, copy.head_kind = model.provenance, model.head_kind
     return copy
 
 

@@ -44,7 +44,7 @@ class NaFlexModel(ImageModel):
     config: ViTConfig
 
 
-RESIZED = "position embedding resized"  # how a line of a `weights_report` begins
+RESIZED = "position embedding resized"  # how a line of a `load_report` begins
 _RULE = Rule(
     "in a batch of patches every image has a grid of its own, for which positions are resized, and padding that "
     "attention and pooling leave out.",
@@ -105,7 +105,7 @@ def naflex(model: VisionTransformer) -> NaFlexModel:
             "batches of patches are for a model without layers of your own, which would be left out.\n"
             f"Received: {model.name!r} with {', '.join(map(repr, own))}. Put them on the result."
         )
-    if any(RESIZED in line for line in model.weights_report):
+    if any(RESIZED in line for line in model.load_report):
         warnings.warn(
             f"positions of {model.name!r} were resized where its weights were loaded, and are resized again for each "
             "image. Build it with `input_shape=(None, None, 3)`, which keeps the file's.",
@@ -123,11 +123,11 @@ def naflex(model: VisionTransformer) -> NaFlexModel:
         name=model.name,
         config=config,
         preprocessing=record_for((None, None, channels), model.preprocessing),
-        weights_report=model.weights_report,
-        weights_facts=model.weights_facts,
+        weights_report=model.load_report,
+        weights_facts=model.provenance,
         class_names=model.class_names,
         head_kind=model.head_kind,
-        similarity=model.similarity,
+        similarity=(model.logit_scale, model.logit_bias),
     )
 
 

@@ -33,7 +33,7 @@ class ResNet(ImageModel):
     Attributes:
         config: the `ResNetConfig`.
         preprocessing: the `Preprocessing` record; call it to prepare images.
-        weights_report: one line for each adaptation that loading made, as a new head.
+        load_report: one line for each adaptation that loading made, as a new head.
 
     Call arguments:
         inputs: `(B, H, W, C)` floats, prepared by `preprocessing`.

@@ -23,7 +23,7 @@ class VisionTransformer(ImageModel):
     Attributes:
         config: the `ViTConfig`.
         preprocessing: the `Preprocessing` record; call it to prepare images.
-        weights_report: one line for each adaptation that loading made, as a resized position table.
+        load_report: one line for each adaptation that loading made, as a resized position table.
 
     Call arguments:
         inputs: `(B, H, W, C)` floats, prepared by `preprocessing`.

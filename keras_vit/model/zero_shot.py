@@ -4,7 +4,6 @@ Source: arXiv:2103.00020 (CLIP), section 3.1.2, and arXiv:2303.15343 (SigLIP), e
 """
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +45,8 @@ def zero_shot(
         text_embeddings: floats `(K, E)`, one for each class, of any length; or `(K, n, E)` of n texts for each, whose
             mean is taken at length 1.
         class_names: names of the K classes.
-        logit_scale: logarithm of the factor on the cosines; by default the file's, `model.similarity[0]`.
-        logit_bias: what is added to the logits; by default the file's, `model.similarity[1]`, else 0.
+        logit_scale: logarithm of the factor on the cosines; by default the file's, `model.logit_scale`.
+        logit_bias: what is added to the logits; by default the file's, `model.logit_bias`, else 0.
         classifier_activation: of the logits: `"softmax"` gives CLIP's probabilities, `"sigmoid"` SigLIP's. By default
             the outputs are logits.
 
@@ -81,7 +80,7 @@ def zero_shot(
         name=model.name,
         config=config,
         preprocessing=model.preprocessing,
-        weights_report=model.weights_report,
+        weights_report=model.load_report,
         class_names=names,
         similarity=(scale, bias),
     )
@@ -143,9 +142,8 @@ def _unit_embeddings(embeddings: npt.ArrayLike, size: int) -> np.ndarray:
 def _scale_and_bias(
     model: VisionTransformer, logit_scale: float | None, logit_bias: float | None
 ) -> tuple[float, float]:
-    told: tuple[float | None, float] = model.similarity or (None, 0.0)
-    given = (logit_scale, logit_bias)
-    scale, bias = (told[i] if given[i] is None else given[i] for i in (0, 1))
+    scale = model.logit_scale if logit_scale is None else logit_scale
+    bias = (model.logit_bias or 0.0) if logit_bias is None else logit_bias
     if scale is None:
         raise ArgumentError(
             "the scale of the logits must be known, and only files of both towers have it.\n"
@@ -160,4 +158,4 @@ def _scale_and_bias(
             parameters=("logit_scale",),
         )
     check_number("logit_bias", bias)
-    return float(scale), float(cast(float, bias))
+    return float(scale), float(bias)

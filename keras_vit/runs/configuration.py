@@ -40,7 +40,7 @@ def configuration_of(preparation: Preparation, data: Any, out: FilePath) -> dict
         "measured_on": preparation.split,
         "input_shape": model.input_shape[1:],
         "model": {"name": model.name, **model.config.as_dict()},
-        "weights_report": model.weights_report,
+        "weights_report": model.load_report,
         "weights_from": origin_of(preparation.options),
         "preprocessing": dataclasses.asdict(model.preprocessing),
         "recipe": dataclasses.asdict(plan.recipe),

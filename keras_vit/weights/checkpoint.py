@@ -20,7 +20,7 @@ from keras_vit.weights.families import DIALECTS, facts_among, others_in, recogni
 from keras_vit.weights.infer_fields import BIAS_TABLES, fields_of, norm_of
 from keras_vit.weights.read import CheckpointError, TensorFile
 from keras_vit.weights.read.sharded import INDEX, ShardedFile, check_whole, scan_any
-from keras_vit.weights.text_tower import is_projection, remarks_on, similarity_of
+from keras_vit.weights.text_tower import is_projection, read_logit_scale_and_bias, remarks_on
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
@@ -53,9 +53,9 @@ class Checkpoint:
     is_known: bool = False  # whether that is a family which is known here
     set_aside: tuple[str, ...] = ()
     pre_logits_activation: str = "tanh"
-    similarity: tuple[float, float] | None = None  # logit scale and bias of a file of both towers
+    logit_scale_and_bias: tuple[float | None, float | None] = (None, None)  # of a file of both towers
     remarks: tuple[str, ...] = ()  # a line for each thing said beside the tensors that was not understood
-    facts: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)  # `weights_facts` of its model
+    provenance: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)  # that of its model
 
     @property
     def classes(self) -> int | None:
@@ -285,7 +285,7 @@ def read_checkpoint(
             is_known=bool(said.layouts),
             set_aside=tuple(beside),
             pre_logits_activation=said.pre_logits_activation,
-            similarity=similarity_of(file),
+            logit_scale_and_bias=read_logit_scale_and_bias(file),
             remarks=(
                 *others_in(dialect, prefix, file.entries),
                 *remarks_on(file, (dialect, prefix), beside, classifies=HEAD_KERNEL in tensors),

@@ -41,10 +41,10 @@ def checkpoint_card(checkpoint: Checkpoint, dialect: str, place: str, labels: Se
         "Model": _architecture(checkpoint, dialect),
         USE: use_section(checkpoint, dialect, place),
         PREPROCESSING: photos_section(checkpoint, dialect),
-        FACTS: facts_section(checkpoint.facts),
+        FACTS: facts_section(checkpoint.provenance),
         "Classes": classes_section(labels) if labels else "",
     }
-    classifies, licence = bool(checkpoint.classes), licence_words(checkpoint.facts)
+    classifies, licence = bool(checkpoint.classes), licence_words(checkpoint.provenance)
     return Card(place, DIALECTS[dialect].software, sections, classifies=classifies, licence=licence)
 
 

@@ -110,7 +110,7 @@ def save_checkpoint(
         recorded_grid=None if positions is None else positions.grid,
         recorded_fields=computed_fields(model),
         preprocessing=getattr(model, "preprocessing", None),
-        facts=getattr(model, "weights_facts", {}),
+        provenance=getattr(model, "provenance", {}),
     )
     return write_checkpoint(checkpoint, path, dialect, labels)
 

@@ -16,12 +16,12 @@ _HEAD = re.compile(r"(.*\.)?(\w*classifier|heads?|fc)\.(.*\.)?weight")
 _OF_TOWERS = re.compile(r"clip|pe_core")  # in names of layouts, families and architectures
 
 
-def similarity_of(file: TensorFile | ShardedFile) -> tuple[float, float] | None:
-    """`(logit_scale, logit_bias)`, by which cosines of images and texts become logits, or `None`."""
+def read_logit_scale_and_bias(file: TensorFile | ShardedFile) -> tuple[float | None, float | None]:
+    """`logit_scale` and `logit_bias`, by which cosines of images and texts become logits, or `None` for both."""
     named = {leaf: name for name in file.entries if (leaf := name.rpartition(".")[2]) in (_SCALE, _BIAS)}
     values = {leaf: file.read([name])[name] for leaf, name in named.items()}
     if _SCALE not in values or any(value.size != 1 for value in values.values()):
-        return None  # Swin has one for each head
+        return None, None  # Swin has one for each head
     scale, bias = (float(values[leaf].item()) if leaf in values else 0.0 for leaf in (_SCALE, _BIAS))
     return scale, bias
 

@@ -188,7 +188,7 @@ def test_another_size_is_the_same_in_a_copy_and_inside_the_graph(fields):
     resized = "relative positions resized from 35 to 32 patches (linear)"
     learned = "position embedding resized from (5, 7) to (8, 4) (align_corners)"
     expected = {"relative": (resized,), "learned2d": (learned,)}
-    assert moved.weights_report == expected.get(fields["position_embedding"], ())
+    assert moved.load_report == expected.get(fields["position_embedding"], ())
     back = images(2, 20, 28, 3)
     np.testing.assert_allclose(numpy(anywhere(back)), numpy(model(back)), atol=2e-6)
 

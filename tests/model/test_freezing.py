@@ -279,9 +279,9 @@ def test_merging_leaves_the_model_as_it_was():
 
 def test_merged_model_knows_what_the_model_knew(monkeypatch):
     model, _ = shared()
-    monkeypatch.setattr(model, "weights_report", ("a line",))
+    monkeypatch.setattr(model, "load_report", ("a line",))
     merged = merge_lora(model)
-    for name in ("config", "preprocessing", "weights_report"):
+    for name in ("config", "preprocessing", "load_report"):
         assert getattr(merged, name) == getattr(model, name)
     assert len(merged.trainable_weights) == len(merged.weights)
 

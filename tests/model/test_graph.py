@@ -14,7 +14,7 @@ def test_another_shape_keeps_weights_config_and_what_is_frozen(tiny):
     assert moved.config == tiny.config
     assert moved.preprocessing.image_size == (32, 16)
     assert tiny.preprocessing.image_size == (20, 28)
-    assert moved.weights_report == ("position embedding resized from (5, 7) to (8, 4) (align_corners)",)
+    assert moved.load_report == ("position embedding resized from (5, 7) to (8, 4) (align_corners)",)
     assert [w.path for w in moved.trainable_weights] == [w.path for w in tiny.trainable_weights]
     for ours, theirs in zip(tiny.weights, moved.weights, strict=True):
         if ours.path != "position_embedding/table":
@@ -47,7 +47,7 @@ def test_a_sincos_table_is_computed_anew_and_not_interpolated():
     fresh = make_tiny(position_embedding="sincos2d", input_shape=(32, 16, 3))
     x = images(2, 32, 16, 3)
     np.testing.assert_allclose(numpy(moved(x)), numpy(fresh(x)), atol=1e-6)
-    assert moved.weights_report == ()
+    assert moved.load_report == ()
 
 
 def test_a_model_on_a_users_own_layers_moves_with_them():

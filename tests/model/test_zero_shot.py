@@ -41,13 +41,17 @@ def test_logits_are_those_of_both_towers(kind, tmp_path):
     found.save(tmp_path / "x.keras")
     loaded = keras.saving.load_model(tmp_path / "x.keras")
     np.testing.assert_array_equal(numpy(loaded(arrays["images"])), numpy(found(arrays["images"])))
-    assert (loaded.class_names, loaded.similarity) == (("cat", "dog", "eel"), found.similarity)
+    assert (loaded.class_names, loaded.logit_scale, loaded.logit_bias) == (
+        ("cat", "dog", "eel"),
+        found.logit_scale,
+        found.logit_bias,
+    )
 
 
 @pytest.mark.parametrize(("kind", "similarity"), [("clip", (1.7, 0.0)), ("siglip", (1.7, -0.6))])
 def test_file_of_both_towers_gives_its_scale_and_says_what_is_set_aside(kind, similarity):
-    assert tower(kind).similarity == pytest.approx(similarity)
-    (line,) = tower(kind).weights_report
+    assert (tower(kind).logit_scale, tower(kind).logit_bias) == pytest.approx(similarity)
+    (line,) = tower(kind).load_report
     assert line.startswith("set aside the text tower, ")
     assert "text_" in line
     with pytest.raises(CheckpointError, match="strict=True"):
@@ -64,7 +68,14 @@ def test_classifier_is_a_model_as_every_other(kind, activation, tmp_path):
     assert (found.classes, found.output_shape) == (3, (None, 3))
     plain = keras_vit.zero_shot(tower(kind), arrays["text_embeds"], list("abc"))
     kept = keras_vit.with_input_shape(plain, (16, 32, 3))
-    assert kept.similarity == plain.similarity
+    assert (kept.logit_scale, kept.logit_bias) == (plain.logit_scale, plain.logit_bias)
+    for old, value in {
+        "similarity": (plain.logit_scale, plain.logit_bias),
+        "weights_report": plain.load_report,
+        "weights_facts": plain.provenance,
+    }.items():
+        with pytest.warns(DeprecationWarning, match=old):
+            assert getattr(plain, old) == value
     moved = keras_vit.merge_tokens(plain, 1) if kind == "clip" else None
     assert moved is None or moved.output_shape == (None, 3)
     photos = [np.zeros((24, 24, 3), "uint8")] * 2

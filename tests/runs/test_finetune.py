@@ -331,7 +331,7 @@ def test_weights_are_adapted_and_trained_by_the_fine_tuning_recipe(tmp_path):
     )
     adapted = keras_vit.build(config, weights=str(GOLDEN / "token.npz"), input_shape=(48, 48, 3), classes=3)
     assert read(result.out, "config.json")["recipe"]["name"] == "augreg-finetune"
-    assert read(result.out, "config.json")["weights_report"] == list(adapted.weights_report)
+    assert read(result.out, "config.json")["weights_report"] == list(adapted.load_report)
     for trained, loaded in zip(result.model.weights, adapted.weights, strict=True):
         same = bool((np.array(trained) == np.array(loaded)).all())
         assert same == ("head/" not in trained.path), trained.path
@@ -367,7 +367,7 @@ def test_folder_of_weights_alone_tells_the_model_which_is_trained_and_goes_on(ph
     config = read(result.out, "config.json")
     assert (config["weights_from"], config["weights_report"]) == (
         {"kind": "file", "name": folder.name, "family": "DINOv3", "papers": ["2508.10104"]},
-        list(told.weights_report),
+        list(told.load_report),
     )
     assert config["arguments"]["model"] is None
     card = (result.out / "README.md").read_text()

@@ -34,7 +34,7 @@ def test_equal_channels_give_what_the_rgb_model_gives(tmp_path, channels, how, r
     rgb = randomise(keras_vit.build(config, input_shape=(16, 24, 3), classes=7))
     keras_vit.save_checkpoint(rgb, tmp_path / "x.npz")
     model = keras_vit.build(config, weights=tmp_path / "x.npz", input_shape=(16, 24, channels))
-    assert model.weights_report == (f"input channels 3 to {how}",)
+    assert model.load_report == (f"input channels 3 to {how}",)
     gray = images(2, 16, 24, 1)
     atol = 1e-6 if resnet is None else 2e-4  # a standardised kernel's scale goes through two epsilons
     np.testing.assert_allclose(
@@ -111,7 +111,7 @@ def test_larger_patches_of_a_larger_image_give_the_same_tokens(tmp_path):
 )
 def test_strict_refuses_every_adaptation_and_says_which(saved, arguments, line):
     _, path = saved
-    assert keras_vit.build(tiny_config(), weights=path, strict=True).weights_report == ()
+    assert keras_vit.build(tiny_config(), weights=path, strict=True).load_report == ()
     with pytest.raises(CheckpointError, match=line):
         keras_vit.build(tiny_config(), weights=path, strict=True, **arguments)
 
@@ -119,8 +119,8 @@ def test_strict_refuses_every_adaptation_and_says_which(saved, arguments, line):
 def test_strict_leaves_out_the_head_that_is_not_asked_for_and_says_so(saved):
     _, path = saved
     model = keras_vit.build(tiny_config(), weights=path, strict=True, include_top=False)
-    assert len(model.weights_report) == 1
-    assert "set aside head" in model.weights_report[0]
+    assert len(model.load_report) == 1
+    assert "set aside head" in model.load_report[0]
 
 
 def test_strict_load_leaves_the_model_as_it_was(saved):

@@ -56,7 +56,7 @@ def rewritten(file, change):
 def test_model_to_file_and_back_is_bitwise(model, tmp_path, layout):
     path = keras_vit.save_checkpoint(model, tmp_path / "x.npz", layout)
     again = keras_vit.build_resnet(SMALL, weights=path, strict=True)
-    assert (again.input_shape, again.output_shape, again.weights_report) == ((None, 37, 50, 3), (None, 7), ())
+    assert (again.input_shape, again.output_shape, again.load_report) == ((None, 37, 50, 3), (None, 7), ())
     assert_same_weights(model, again)
     filled = keras_vit.build_resnet(SMALL, classes=7, input_shape=(37, 50, 3))
     assert keras_vit.load_checkpoint(filled, path) == ()
@@ -117,7 +117,7 @@ def test_trainers_state_beside_the_weights_is_set_aside(model, tmp_path, prefix)
 
 def test_head_of_another_number_of_classes_is_new(file):
     model = keras_vit.build_resnet(SMALL, weights=file, classes=4)
-    assert model.weights_report == ("new head", f"set aside head ({SMALL.features}, 7)")
+    assert model.load_report == ("new head", f"set aside head ({SMALL.features}, 7)")
     assert not model.predict(images(1, 37, 50, 3), verbose=0).any()
     with pytest.raises(keras_vit.CheckpointError, match="strict=True"):
         keras_vit.build_resnet(SMALL, weights=file, classes=4, strict=True)
@@ -126,7 +126,7 @@ def test_head_of_another_number_of_classes_is_new(file):
 def test_one_channel_gets_the_sum_of_three(model, file):
     """Standardising loses the scale of the sum, and GroupNorm of one channel a group takes it out: 32 channels here."""
     grey = keras_vit.build_resnet(SMALL, weights=file, input_shape=(37, 50, 1))
-    assert grey.weights_report == ("input channels 3 to 1 (summed)",)
+    assert grey.load_report == ("input channels 3 to 1 (summed)",)
     x = images(2, 37, 50, 1)
     expected = model.predict(x.repeat(3, axis=-1), verbose=0)
     np.testing.assert_allclose(grey.predict(x, verbose=0), expected, atol=2e-5)  # other sums in float32

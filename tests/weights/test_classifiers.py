@@ -37,15 +37,15 @@ def test_logits_are_those_of_transformers_and_no_head_vanishes_in_silence(folder
     for size in ("", "_other"):
         model, logits, expected = opened(folder, size)
         np.testing.assert_allclose(logits, expected[f"logits{size}"], atol=1e-5)
-    assert model.weights_report[: len(LEFT.get(folder, ()))] == LEFT.get(folder, ())
+    assert model.load_report[: len(LEFT.get(folder, ()))] == LEFT.get(folder, ())
     set_aside = f"set aside head ({READ.get(folder, 24)}, 5)"
     for end, pooling in (("tokens", "none"), ("pooled", None)):
         model, found, expected = opened(folder, include_top=False, pooling=pooling)
-        assert set_aside in model.weights_report
+        assert set_aside in model.load_report
         if end in expected:
             np.testing.assert_allclose(found, expected[end], atol=1e-5)
     model, _, _ = opened(folder, classes=3)
-    assert {"new head", set_aside} <= {*model.weights_report}
+    assert {"new head", set_aside} <= {*model.load_report}
     assert model.get_layer("head").kernel.shape == (READ.get(folder, 24), 3)
 
 

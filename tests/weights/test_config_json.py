@@ -46,7 +46,7 @@ def test_head_outside_of_a_model_is_not_dropped_in_silence(tmp_path):
     with pytest.raises(CheckpointError, match=r"a head of no known place(?s:.*)fc.weight"):
         keras_vit.build(weights=tmp_path / "x.safetensors", num_heads=3)
     model = keras_vit.build(weights=tmp_path / "x.safetensors", num_heads=3, include_top=False)
-    assert "set aside head outside of the model, as fc.weight" in model.weights_report
+    assert "set aside head outside of the model, as fc.weight" in model.load_report
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_prefix_tokens_are_pooled_by_attention_where_timms_config_says_so(tmp_pa
         (tmp_path / "timm" / "config.json").write_text(json.dumps(config | told))
         model = keras_vit.build(weights=tmp_path / "timm", input_shape=(20, 28, 3))
         assert (np.abs(numpy(model(x)) - numpy(tiny(x))).max() < 1e-5) == (name != "own")
-        assert any("pool_prefix_tokens False" in line for line in model.weights_report) == (name == "own")
+        assert any("pool_prefix_tokens False" in line for line in model.load_report) == (name == "own")

@@ -126,7 +126,7 @@ def test_published_name_gives_the_authors_model_from_a_mirror(mirror, monkeypatc
     assert again.config == record.config.replace(**token)
     assert again.preprocessing == record.preprocessing
     assert again.input_shape == (None, *record.preprocessing.image_size, 3)
-    assert again.weights_report == ()
+    assert again.load_report == ()
     pixels = np.random.default_rng(2).integers(0, 256, (1, *again.input_shape[1:]), dtype="uint8")
     x = again.preprocessing(pixels)
     np.testing.assert_allclose(np.asarray(again(x)), np.asarray(model(x)), atol=1e-5)
@@ -135,7 +135,7 @@ def test_published_name_gives_the_authors_model_from_a_mirror(mirror, monkeypatc
     resized = keras_vit.build(record.variant, weights=record.name, input_shape=shape, include_top=False)
     method = record.resize_method or read_checkpoint(mirror / record.path).resize_method
     has_table = record.config.position_embedding == "learned"
-    assert any(line.endswith(f"({method})") for line in resized.weights_report) == has_table
+    assert any(line.endswith(f"({method})") for line in resized.load_report) == has_table
 
 
 @pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
@@ -165,18 +165,18 @@ def test_model_says_what_no_tensor_tells_and_who_says_it(mirror, monkeypatch, tm
         "preprocessing": ("crop 0.9, bicubic, mean 0.485 0.456 0.406, std 0.229 0.224 0.225", by),
         "licence": ("CC-BY-NC-4.0", by),
     }
-    assert model.weights_facts == facts
+    assert model.provenance == facts
     model.save(tmp_path / "x.keras")
-    assert keras.saving.load_model(tmp_path / "x.keras").weights_facts == facts
-    assert keras_vit.with_input_shape(model, (48, 32, 3)).weights_facts == facts
+    assert keras.saving.load_model(tmp_path / "x.keras").provenance == facts
+    assert keras_vit.with_input_shape(model, (48, 32, 3)).provenance == facts
     card = (keras_vit.save_checkpoint(model, tmp_path / "for_timm", "timm").parent / "README.md").read_text()
     assert "| `resize_method` | bicubic | the record of 'mae-imagenet2012' |" in card
     assert "are under CC-BY-NC-4.0" in card
     alone = keras_vit.build(weights=mirror / record.path, num_heads=12, include_top=False)
-    assert alone.weights_facts["activation"] == ("gelu", "timm, by default")
+    assert alone.provenance["activation"] == ("gelu", "timm, by default")
     folder = keras_vit.build(weights=tmp_path / "for_timm", include_top=False)
-    assert folder.weights_facts["activation"] == ("gelu", "what stands beside the file")
-    assert "licence" not in folder.weights_facts
+    assert folder.provenance["activation"] == ("gelu", "what stands beside the file")
+    assert "licence" not in folder.provenance
 
 
 @pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")

@@ -31,7 +31,7 @@ def test_folder_alone_gives_the_numbers_of_its_software(folder):
             if end + size in expected(folder):
                 model = built(folder, end, size)
                 assert difference(folder, model, end, size) < 1e-5, (end, size)
-                assert silent(model.config) == set(model.weights_facts)
+                assert silent(model.config) == set(model.provenance)
 
 
 @pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")  # a file alone tells no activation
@@ -46,7 +46,7 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
     file = ENCODERS / folder / "model.safetensors"
     model = keras_vit.build(weights=file.parent, **sides, **ends)
     masks = any(name.endswith("mask_token") and array.any() for name, array in load_file(file).items())
-    assert [line.split("mask_token")[1] for line in model.weights_report] == [", which no forward pass reads"] * masks
+    assert [line.split("mask_token")[1] for line in model.load_report] == [", which no forward pass reads"] * masks
     keras_vit.build(model.config, weights=file.parent, **sides, **ends, strict=True)
     dialect = read_checkpoint(ENCODERS / folder).dialect
     path = keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", dialect)
@@ -60,7 +60,7 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
     for name in theirs.keys() - beside:
         np.testing.assert_array_equal(theirs[name], ours[name], err_msg=name)
     again = keras_vit.build(model.config, weights=tmp_path / "x.safetensors", include_top="logits" in expected(folder))
-    assert again.weights_report == ()
+    assert again.load_report == ()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_no_tensor_tells_changes_the_numbers(folder, wrong):
     config = built(folder, end).config.replace(**wrong)
     model = keras_vit.build(config, weights=ENCODERS / folder, input_shape=(24, 24, 3), include_top=False)
     assert difference(folder, model, end) > 1e-5
-    assert any(next(iter(wrong)) in line for line in model.weights_report)
+    assert any(next(iter(wrong)) in line for line in model.load_report)
 
 
 @pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")  # of coordinates
@@ -102,8 +102,8 @@ def test_authors_perception_encoder_resizes_and_turns_by_its_own_rules(tmp_path,
         model = keras_vit.build(weights=path, input_shape=(16, 32, 3), **heads, **ENDS[end])
         wanted = expected(folder)[f"{end}_authors"]
         assert np.abs(numpy(model(expected(folder)["images_other"])) - wanted).max() < 1e-5
-    assert any("resized" in line and "bilinear" in line for line in model.weights_report)
-    assert any("map_heads 8" in line or "core" not in folder for line in model.weights_report)
+    assert any("resized" in line and "bilinear" in line for line in model.load_report)
+    assert any("map_heads 8" in line or "core" not in folder for line in model.load_report)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_authors_dinov3_has_stored_periods_and_a_masked_bias_of_the_key(tmp_path
     save_file(arrays | {"rope_embed.periods": np.array([1, 10.0625], "float32")}, path)
     x, ends = expected("timm_dinov3")["images"], {"num_heads": 3, "input_shape": (24, 24, 3), **ENDS["tokens"]}
     stored = keras_vit.build(weights=path, **ends)
-    assert any("rotary_periods stored" in line for line in stored.weights_report)
+    assert any("rotary_periods stored" in line for line in stored.load_report)
     assert 1e-4 < difference("timm_dinov3", stored) < 0.1
     again = keras_vit.save_checkpoint(stored, tmp_path / "again.safetensors", "dinov3")
     np.testing.assert_array_equal(load_file(again)["rope_embed.periods"], np.array([1, 10.0625], "float32"))
@@ -232,7 +232,7 @@ def test_authors_dinov3_has_stored_periods_and_a_masked_bias_of_the_key(tmp_path
         keras_vit.save_checkpoint(stored, tmp_path / "y.safetensors", "timm_dinov3")
     computed = keras_vit.build(weights=path, rotary_periods="computed", **ends)
     np.testing.assert_array_equal(numpy(computed(x)), numpy(theirs(x)))
-    assert any("set aside rotary_positions" in line for line in computed.weights_report)
+    assert any("set aside rotary_positions" in line for line in computed.load_report)
 
 
 def test_rotary_positions_of_file_and_model_must_agree(tmp_path):

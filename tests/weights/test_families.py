@@ -73,7 +73,7 @@ def test_model_to_file_and_back_is_bitwise(tmp_path, dialect, kind):
     model = make(kind)
     path = save(model, path_for(tmp_path, dialect), dialect)
     again = keras_vit.build(model.config, weights=path)
-    assert (again.input_shape, again.weights_report) == (model.input_shape, ())  # the grid travels in the file
+    assert (again.input_shape, again.load_report) == (model.input_shape, ())  # the grid travels in the file
     moved = {"token", "table"} if dialect == "big_vision" else set()  # the token's row goes into the token
     for ours, theirs in zip(model.weights, again.weights, strict=True):
         if ours.name not in moved:
@@ -202,7 +202,7 @@ def test_void_bfloat16_is_read_in_big_vision_files_only(tmp_path):  # N8
 def test_positions_are_resized_as_the_layouts_own_software_does(tmp_path, dialect, method):
     path = save(make("exact"), path_for(tmp_path, dialect), dialect)
     model = keras_vit.build(tiny_config(**MODELS["exact"]), weights=path, input_shape=(20, 20, 3))
-    assert model.weights_report == (f"position embedding resized from (3, 5) to (5, 5) ({method})",)
+    assert model.load_report == (f"position embedding resized from (3, 5) to (5, 5) ({method})",)
     whole, x = keras_vit.build(tiny_config(**MODELS["exact"]), weights=path), images(1, 20, 20, 3)
     np.testing.assert_allclose(numpy(keras_vit.with_input_shape(whole, (20, 20, 3))(x)), numpy(model(x)), atol=1e-5)
     any_size = keras_vit.build(tiny_config(**MODELS["exact"]), weights=path, input_shape=(None, None, 3))
@@ -218,7 +218,7 @@ def test_builder_follows_what_the_file_decides(tmp_path):
     assert again.config == model.config
     assert again.input_shape == model.input_shape
     tanh = keras_vit.ViTTi16(weights=tmp_path / "x.safetensors", num_layers=1, activation="gelu_tanh")
-    assert tanh.weights_report == ("activation gelu_tanh, where the file says gelu",)
+    assert tanh.load_report == ("activation gelu_tanh, where the file says gelu",)
     with pytest.raises(CheckpointError, match="activation gelu_tanh, where the file says gelu"):
         keras_vit.ViTTi16(weights=tmp_path / "x.safetensors", num_layers=1, activation="gelu_tanh", strict=True)
 
@@ -242,13 +242,13 @@ def test_file_of_two_families_is_asked_for_unless_something_tells(tmp_path):
     rules = {"tipsv2_vision_model": "bilinear_antialias", "dinov2_registers": "bicubic_antialias"}
     for kind, rule in rules.items():
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-        assert build().weights_facts["resize_method"][0] == rule
-        assert not any("not known" in line for line in build().weights_report)
+        assert build().provenance["resize_method"][0] == rule
+        assert not any("not known" in line for line in build().load_report)
     (tmp_path / "config.json").unlink()
     tensors = load_file(file)
     save_file(tensors | {"register_tokens": tensors["register_tokens"].repeat(4, axis=1)}, file)
     assert build().config.registers == 4
-    assert build().weights_report == (
+    assert build().load_report == (
         "set aside mask_token, which no forward pass reads",
         "layer_norm_epsilon 1e-06: as the authors' DINOv2 computes, since the file does not tell",
     )

@@ -63,7 +63,7 @@ def test_pushed_run_loads_by_the_code_of_its_card_with_the_same_predictions(hub,
     assert name == f"hf:me/mine@{hub.commit}"
     assert capfd.readouterr().err == ""  # no bar where there is no terminal
     again = load(pushed_card(hub))
-    assert again.weights_report == ()
+    assert again.load_report == ()
     assert again.preprocessing == finished.model.preprocessing
     pixels = np.random.default_rng(3).integers(0, 256, (5, 31, 37, 3), "uint8")
     scores = [model.predict(model.preprocessing(pixels), verbose=0) for model in (finished.model, again)]

@@ -15,8 +15,8 @@ def test_strict_leaves_out_the_end_alone_and_attention_pooling_is_the_files():
         return keras_vit.build(weights=GOLDEN / "encoders" / name, **arguments)
 
     tokens = {"include_top": False, "pooling": "none", "strict": True}
-    assert opened("timm_dinov3", **tokens).weights_report == ("pooling none, where the file says token",)
-    assert any("set aside pooling" in line for line in opened("huggingface_siglip", **tokens).weights_report)
+    assert opened("timm_dinov3", **tokens).load_report == ("pooling none, where the file says token",)
+    assert any("set aside pooling" in line for line in opened("huggingface_siglip", **tokens).load_report)
     with pytest.raises(CheckpointError, match=r"`strict=True`(?s:.*)new head"):
         opened("timm_dinov3", strict=True, classes=9)
     for name, pooling, words in (("huggingface_siglip", "gap", "pooling='map'"), ("timm_dinov3", "map", "another")):

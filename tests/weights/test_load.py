@@ -126,12 +126,12 @@ def test_builder_follows_the_file():
     assert model.input_shape == (None, 32, 32, 3)
     assert model.output_shape == (None, 10)
     assert model.config.representation_size == 48
-    assert model.weights_report == ()
+    assert model.load_report == ()
 
 
 def test_another_number_of_classes_gets_a_new_head_of_zeros_and_drops_the_pre_logits():
     model = keras_vit.build(SMALL, weights=GOLDEN / "token_representation.npz", classes=3)
-    assert model.weights_report == ("new head", "set aside head (48, 10)", "set aside pre_logits (48, 48)")
+    assert model.load_report == ("new head", "set aside head (48, 10)", "set aside pre_logits (48, 48)")
     assert model.config.representation_size is None
     assert (model.predict(images(2, 32, 32, 3), verbose=0) == np.zeros((2, 3))).all()
 
@@ -139,7 +139,7 @@ def test_another_number_of_classes_gets_a_new_head_of_zeros_and_drops_the_pre_lo
 def test_no_top_sets_the_head_aside():
     model = keras_vit.build(SMALL, weights=GOLDEN / "token_representation.npz", include_top=False)
     assert model.output_shape == (None, 48)
-    assert model.weights_report == ("set aside head (48, 10)", "set aside pre_logits (48, 48)")
+    assert model.load_report == ("set aside head (48, 10)", "set aside pre_logits (48, 48)")
     arguments = {"weights": GOLDEN / "token_representation.npz", "representation_size": 48}
     kept = keras_vit.build(SMALL, include_top=False, **arguments)
     assert kept.layers[-1].name == "pre_logits"
@@ -152,9 +152,9 @@ def test_a_head_is_not_kept_without_the_pre_logits_it_was_trained_on():
 
 def test_pre_logits_asked_for_beside_a_new_head_are_new_if_the_file_has_none():
     model = keras_vit.build(SMALL, weights=TOKEN, classes=3, representation_size=9)
-    assert model.weights_report == ("new pre_logits", "new head", "set aside head (48, 10)")
+    assert model.load_report == ("new pre_logits", "new head", "set aside head (48, 10)")
     kept = keras_vit.build(SMALL, weights=GOLDEN / "token_representation.npz", classes=3, representation_size=48)
-    assert kept.weights_report == ("new head", "set aside head (48, 10)")
+    assert kept.load_report == ("new head", "set aside head (48, 10)")
 
 
 def test_mean_pooling_of_a_file_with_class_token_keeps_the_token():
@@ -186,7 +186,7 @@ def test_positions_are_resized_by_grid_not_by_count(tmp_path):
     square = randomise(keras_vit.build(tiny_config(), input_shape=(24, 24, 3), classes=7))
     keras_vit.save_checkpoint(square, tmp_path / "square.npz")
     wide = keras_vit.build(tiny_config(), weights=tmp_path / "square.npz", input_shape=(12, 48, 3))
-    assert wide.weights_report == ("position embedding resized from (6, 6) to (3, 12) (align_corners)",)
+    assert wide.load_report == ("position embedding resized from (6, 6) to (3, 12) (align_corners)",)
     old, new = (numpy(m.get_layer("position_embedding").table) for m in (square, wide))
     np.testing.assert_allclose(new, keras_vit.resize_pos_embed(old, (3, 12)), atol=1e-6)
     assert np.abs(old - new).max() > 0.1
@@ -297,7 +297,7 @@ def test_saving_a_sincos_model_writes_its_table(tmp_path):
     np.testing.assert_allclose(numpy(learned(x)), numpy(model(x)), atol=1e-6)
     again = keras_vit.build(tiny_config(position_embedding="sincos2d"), weights=tmp_path / "x.npz")
     np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
-    assert again.weights_report == ()
+    assert again.load_report == ()
 
 
 def test_a_learned_table_does_not_fit_a_sincos_model():

@@ -79,7 +79,7 @@ def test_pooling_of_timms_json_is_followed(folder, word, pooling, top_level):
     config = timm() | {"global_pool": word} if top_level else timm({"global_pool": word})
     model = keras_vit.build("Ti/16", weights=folder("timm_token", config=config), **SIZES)
     assert (model.config.pooling, model.config.has_class_token) == (pooling, True)
-    assert model.weights_report == ()
+    assert model.load_report == ()
     assert model.preprocessing.mean == (0.4, 0.4, 0.4)
 
 
@@ -97,7 +97,7 @@ def test_gelu_of_a_siglip_folder_is_timms_and_says_where_the_authors_is_another(
     config = {"architecture": architecture, **timm({"num_heads": 4})}
     model = keras_vit.build(weights=folder("timm_map", config=config))
     assert model.config.activation == computed
-    assert sum("gelu_tanh" in line for line in model.weights_report) == told
+    assert sum("gelu_tanh" in line for line in model.load_report) == told
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
 def test_what_transformers_json_says_and_is_not_understood_is_told_and_strict_refuses_it(folder, files, line):
     path = folder("huggingface_vit", **files)
     model = keras_vit.build("Ti/16", weights=path, **SIZES)
-    assert [line in told for told in model.weights_report] == [True]
+    assert [line in told for told in model.load_report] == [True]
     with pytest.raises(CheckpointError, match="not understood"):
         keras_vit.build("Ti/16", weights=path, strict=True, **SIZES)
 
@@ -185,7 +185,7 @@ def test_what_transformers_json_says_and_is_not_understood_is_told_and_strict_re
 )
 def test_what_timms_json_says_and_is_not_understood_is_told(folder, config, line):
     model = keras_vit.build("Ti/16", weights=folder("timm_token", config=config), **SIZES)
-    assert [line in told for told in model.weights_report] == [True]
+    assert [line in told for told in model.load_report] == [True]
 
 
 def test_images_that_are_not_normalised_have_a_record(folder):
@@ -237,7 +237,7 @@ def test_a_damaged_note_is_told_in_one_line(edited_note, entries, line):
 def test_what_is_computed_otherwise_than_the_file_says_is_told_and_strict_refuses_it(tmp_path, fields, line):
     keras_vit.save_checkpoint(make_tiny(), tmp_path / "x.npz")
     config = tiny_config(**fields)
-    assert keras_vit.build(config, weights=tmp_path / "x.npz").weights_report == (line,)
+    assert keras_vit.build(config, weights=tmp_path / "x.npz").load_report == (line,)
     with pytest.raises(CheckpointError, match=line):
         keras_vit.build(config, weights=tmp_path / "x.npz", strict=True)
 
@@ -245,19 +245,19 @@ def test_what_is_computed_otherwise_than_the_file_says_is_told_and_strict_refuse
 def test_epsilons_of_1e_6_and_1e_12_are_one(tmp_path):
     keras_vit.save_checkpoint(make_tiny(), tmp_path / "x.npz")
     config = tiny_config(layer_norm_epsilon=1e-12)
-    assert keras_vit.build(config, weights=tmp_path / "x.npz", strict=True).weights_report == ()
+    assert keras_vit.build(config, weights=tmp_path / "x.npz", strict=True).load_report == ()
 
 
 def test_a_sincos_file_that_is_loaded_as_a_learned_table_is_told(tmp_path):
     keras_vit.save_checkpoint(make_tiny(position_embedding="sincos2d"), tmp_path / "x.npz")
     model = keras_vit.build(tiny_config(), weights=tmp_path / "x.npz")
-    assert model.weights_report == ("position_embedding learned, where the file says sincos2d",)
+    assert model.load_report == ("position_embedding learned, where the file says sincos2d",)
 
 
 def test_a_file_that_lacks_a_table_for_sincos_is_told_where_the_model_has_no_positions():
     path = FOREIGN / "big_vision_sincos.npz"
     model = keras_vit.build("Ti/16", weights=path, position_embedding="none", input_shape=(32, 32, 3), **SIZES)
-    assert model.weights_report == ("position_embedding none, where big_vision computes sincos2d",)
+    assert model.load_report == ("position_embedding none, where big_vision computes sincos2d",)
 
 
 @pytest.mark.parametrize(("dialect", "kind"), [("big_vision", "sincos2d"), ("timm", "none"), ("official", "none")])

@@ -116,10 +116,10 @@ def test_each_layout_of_a_family_is_one_of_ours():
 def test_what_no_source_says_of_a_file_alone_is_said(tmp_path):
     file = shutil.copy(ENCODERS / "timm_clip" / "model.safetensors", tmp_path)
     alone = keras_vit.build(weights=file, num_heads=3, include_top=False, activation="quick_gelu")
-    assert "layer_norm_epsilon 1e-06: as timm computes, since the file does not tell" in alone.weights_report
-    assert alone.weights_facts["layer_norm_epsilon"] == ("1e-06", "timm, by default")
+    assert "layer_norm_epsilon 1e-06: as timm computes, since the file does not tell" in alone.load_report
+    assert alone.provenance["layer_norm_epsilon"] == ("1e-06", "timm, by default")
     strange = keras_vit.build(weights=claiming(tmp_path, "timm_clip", architecture="mine"), include_top=False)
-    assert strange.weights_report[:2] == (
+    assert strange.load_report[:2] == (
         "architecture 'mine' is not known here: took the layout timm by the tensors",
         "activation gelu, layer_norm_epsilon 1e-06: as timm computes, since the file does not tell",
     )

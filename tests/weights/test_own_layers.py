@@ -168,7 +168,7 @@ def test_builder_keeps_what_stands_before_the_model_and_says_so(tmp_path):
     front = keras.Sequential([keras.Input(SHAPE), keras.layers.Dense(3, kernel_initializer="identity")], name="front")
     arguments = {"input_tensor": front(keras.Input(SHAPE)), "weights": tmp_path / "x.npz"}
     model = keras_vit.build(tiny_config(), **arguments)
-    assert model.weights_report == ("kept front, which is no part of the file",)
+    assert model.load_report == ("kept front, which is no part of the file",)
     x = images(2, *SHAPE)
     np.testing.assert_allclose(numpy(model(x)), numpy(tiny(x)), atol=1e-6)  # other sums in float32
     with pytest.raises(CheckpointError, match="kept front"):

@@ -46,12 +46,12 @@ def assert_follows(record, model):
     token = {} if record.variant in RESNETS else {"class_token": model.config.class_token}
     assert model.config == dataclasses.replace(record.config, **token)
     if "flexivit_" in record.path:
-        assert model.weights_report == (
+        assert model.load_report == (
             "patch kernel resized from 32x32 to 16x16 (pseudo-inverse)",
             "position embedding resized from (7, 7) to (15, 15) (bilinear_antialias)",
         )
     else:
-        assert model.weights_report == ()
+        assert model.load_report == ()
 
 
 SIZES = ("hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_width_factor", "dropout_rate")
@@ -94,7 +94,7 @@ def test_every_name_builds_from_a_mirror_with_its_preprocessing(mirror, monkeypa
     for field, value in record.fields:
         if field != "representation_size":  # dropped with the head it was trained for
             assert getattr(model.config, field) == value
-    assert "new head" in model.weights_report
+    assert "new head" in model.load_report
 
 
 def test_every_record_is_found_by_its_name_and_of_a_kind_that_is_built():

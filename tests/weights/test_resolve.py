@@ -111,7 +111,7 @@ def test_the_printed_recipe_works(monkeypatch, server):
     make, curl = (line.strip() for line in str(error.value).splitlines() if line.startswith("  "))
     curl = re.sub(r"https://\S+$", server.url("ok"), curl)
     subprocess.run(["sh", "-c", f"{make} && {curl}"], check=True, capture_output=True)
-    assert keras_vit.build(SMALL, weights=record.url).weights_report == ()
+    assert keras_vit.build(SMALL, weights=record.url).load_report == ()
 
 
 def test_remote_file_has_the_listing_of_its_record():

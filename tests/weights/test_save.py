@@ -188,7 +188,7 @@ def test_a_distilled_file_without_its_distillation_says_what_is_set_aside(tmp_pa
     model = make_tiny(distilled=True, activation="gelu")
     save_checkpoint(model, tmp_path / "x.safetensors", "timm")
     plain = keras_vit.build(tiny_config(activation="gelu"), weights=tmp_path / "x.safetensors", **arguments)
-    assert plain.weights_report == (*DISTILLED, *lines)
+    assert plain.load_report == (*DISTILLED, *lines)
     expected = np.delete(numpy(model.get_layer("position_embedding").table), 1, axis=1)
     np.testing.assert_array_equal(numpy(plain.get_layer("position_embedding").table), expected)
     with pytest.raises(CheckpointError, match="set aside distillation_token"):

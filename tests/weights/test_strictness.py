@@ -84,7 +84,7 @@ def test_number_of_classes_is_the_callers_or_the_files_and_said(saved, arguments
     model, path = saved
     again = keras_vit.build(tiny_config(), weights=path, **arguments)
     assert again.output_shape == (None, outputs)
-    assert again.weights_report == report
+    assert again.load_report == report
     if outputs == 7:
         np.testing.assert_array_equal(numpy(again.get_layer("head").kernel), numpy(model.get_layer("head").kernel))
 

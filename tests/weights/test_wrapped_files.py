@@ -101,7 +101,7 @@ def test_config_of_defaults_follows_the_file_of_another_software(tmp_path, case)
     write_torch(folder / "pytorch_model.bin", load_file(FOREIGN / f"{case}.safetensors"))
     (folder / "config.json").write_text(json.dumps({"layer_norm_eps": 1e-5} if case != "timm_token" else {}))
     model = keras_vit.build(SMALL, weights=folder, input_shape=(32, 32, 3))
-    assert (model.config.activation, model.weights_report) == ("gelu", ())
+    assert (model.config.activation, model.load_report) == ("gelu", ())
     assert model.config.layer_norm_epsilon == (1e-6 if case == "timm_token" else 1e-5)
     if case == "timm_token":
         with np.load(FOREIGN / f"{case}.expected.npz") as expected:
@@ -109,7 +109,7 @@ def test_config_of_defaults_follows_the_file_of_another_software(tmp_path, case)
             np.testing.assert_allclose(logits, expected["logits"], atol=2e-5, rtol=0)  # as in test_foreign.py
     kept = keras_vit.build(SMALL, weights=folder, input_shape=(32, 32, 3), activation="gelu_tanh")
     assert kept.config.activation == "gelu_tanh"
-    assert any(line.startswith("activation gelu_tanh") for line in kept.weights_report)
+    assert any(line.startswith("activation gelu_tanh") for line in kept.load_report)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from keras_vit.version import __version__
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportSpec:
+class ExportTask:
     """One model to be written in one format.
 
     Attributes:
