@@ -162,18 +162,18 @@ def file_calls(model, served, files):
 
 def open_others(model, folder, precision):
     """The formats whose runtime is installed, as functions from pixels."""
-    import importlib
     import importlib.util
 
     import keras_vit
+    from keras_vit.exporting.formats import FORMATS, find_format
 
     found = {}
     for form, package in OTHERS.items():
         if importlib.util.find_spec(package) is None:
             continue
-        writer = importlib.import_module(f"keras_vit.exporting.{form}")
+        writer = find_format(form)
         if precision in writer.PRECISIONS:
-            path = folder / f"model{writer.EXTENSION}"
+            path = folder / f"model{FORMATS[form]}"
             keras_vit.export(model, path, form, precision=precision, verify=False)
             found[form] = writer.open_runtime(path).run
     return found

@@ -217,7 +217,7 @@ def ask_by_grpc(files, name, port):
     import numpy as np
     import tensorflow as tf
 
-    from keras_vit.exporting.saved_model.serving_protos import SERVICE, serving_messages
+    from keras_vit.exporting.serving_files import SERVICE, serving_messages
 
     messages = serving_messages()
     request = messages.PredictRequest()

@@ -111,7 +111,7 @@ class ServedModel:
 
     def warm_up(self, folder):
         """Sends itself the requests of `assets.extra`, and gives their number."""
-        from keras_vit.exporting.saved_model.serving_files import read_warmup_requests
+        from keras_vit.exporting.serving_files import read_warmup_requests
 
         requests = read_warmup_requests(Path(folder) / str(self.version))
         for request in requests:
@@ -272,7 +272,7 @@ def grpc_server(model, port, max_body=MAX_BODY):
     """
     import grpc
 
-    from keras_vit.exporting.saved_model.serving_protos import SERVICE, serving_messages
+    from keras_vit.exporting.serving_files import SERVICE, serving_messages
 
     free = threading.Semaphore(WORKERS)
 

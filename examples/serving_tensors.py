@@ -59,7 +59,7 @@ def predict_message(model, request, most):
     """The `PredictResponse` to a `PredictRequest`, whose tensors may have `most` bytes."""
     import tensorflow as tf
 
-    from keras_vit.exporting.saved_model.serving_protos import serving_messages
+    from keras_vit.exporting.serving_files import serving_messages
 
     name = request.model_spec.signature_name or "serving_default"
     signature = model.signature(name)

@@ -50,7 +50,7 @@ def b64(data):
 def predict_by_grpc(server, lengths, version=None, signature="", outputs=(), pixels=None, files=None):
     import tensorflow as tf
 
-    from keras_vit.exporting.saved_model.serving_protos import serving_messages
+    from keras_vit.exporting.serving_files import serving_messages
 
     messages = serving_messages()
     request = messages.PredictRequest()

@@ -11,7 +11,7 @@ from fault_server import NAME, FaultServer
 
 from keras_vit import cli
 from keras_vit.cli import cache_command
-from keras_vit.exporting.engines.kept_networks import KeptNetworks
+from keras_vit.exporting.engines.artifact_cache import ArtifactCache
 from keras_vit.exporting.staging import staging
 from keras_vit.weights.download import RemoteFile, cache_dir, fetch
 from keras_vit.weights.download.environment import compiled_dir, engines_dir, features_dir
@@ -39,10 +39,10 @@ def ours():
         np.savez(folder / f"{'a' * digits}.npz", features=np.zeros(3))
     for end in ("cache", "atime", "sha256"):
         put(compiled_dir() / ("0" * 16) / f"jit_step-{end}")
-    networks = KeptNetworks(engines_dir(), 10**6)
-    with networks.keeping("b" * 64) as keep:
+    networks = ArtifactCache(engines_dir(), 10**6)
+    with networks.staging("b" * 64) as keep:
         keep(lambda folder: put(folder / "network.xml"))
-    networks.write_note("c" * 64, b"note")
+    networks.put_note("c" * 64, b"note")
 
 
 @pytest.fixture

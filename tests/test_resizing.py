@@ -8,7 +8,7 @@ import pytest
 from test_preprocessing import grey_levels, pixels
 
 from keras_vit.data.prepare import prepare, tensorflow_ops
-from keras_vit.exporting.saved_model.resize_in_strips import prepare_stored
+from keras_vit.exporting.serving_inputs import prepare_stored
 from keras_vit.images.resizing import covering_size
 from keras_vit.weights.hub import vit_records
 

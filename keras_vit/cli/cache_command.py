@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from keras_vit.cli.compiled_programs import kept_programs
-from keras_vit.exporting.engines.kept_networks import all_in, bytes_of, remove
+from keras_vit.exporting.engines.artifact_cache import disk_size, list_artifacts, remove
 from keras_vit.exporting.staging import sweep
 from keras_vit.files import read_head
 from keras_vit.pages.formatting import columns, printable
@@ -79,7 +79,7 @@ _PARTS = {
         _Part("features", "of images, for probes", lambda: _archives(features_dir())),
         _Part("shards", "places of photos in shards", lambda: _archives(cache_dir() / "shards")),
         _Part("compiled", "programs of JAX", kept_programs),
-        _Part("engines", "converted networks and reports", lambda: ((path,) for path in all_in(engines_dir()))),
+        _Part("engines", "converted networks and reports", lambda: ((path,) for path in list_artifacts(engines_dir()))),
     )
 }
 
@@ -95,7 +95,7 @@ def _row(part: _Part) -> tuple[str, ...]:
 
 
 def _bytes(entries: Iterable[tuple[Path, ...]]) -> int:
-    return sum(bytes_of(path) for entry in entries for path in entry)
+    return sum(disk_size(path) for entry in entries for path in entry)
 
 
 def _removed(entry: tuple[Path, ...]) -> list[Path]:

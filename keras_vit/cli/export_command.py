@@ -91,7 +91,7 @@ def export(arguments: Namespace) -> Iterator[str]:
     model, run = model_and_run(arguments, reads_classes=False)
     if labels is None and run.class_names is not None:
         labels = names_of(model, run.class_names)
-    calibrates = arguments.images is None and arguments.precision in writer.CALIBRATED
+    calibrates = arguments.images is None and arguments.precision in writer.CALIBRATES
     given["images"], which = calibration_photos(run) if calibrates else (arguments.images, None)
     report = keras_vit.export(model, arguments.path, labels=labels, card=card_of(path(arguments.model)), **given)
     if calibrates:

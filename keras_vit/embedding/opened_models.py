@@ -103,14 +103,14 @@ def chosen_engine(model: Any, engine: str, precision: str) -> str:
 
     It is TensorFlow with an accelerator, for bfloat16, for what Keras quantised, and where ONNX Runtime is missing.
     """
-    from keras_vit.exporting.engines.runtimes import check_possible
+    from keras_vit.exporting.engines.runtimes import check_available
     from keras_vit.model.precision import is_quantized
     from keras_vit.model.slow_calls import has_accelerator
 
     if engine != "auto":
         return engine
     try:
-        check_possible("onnxruntime", precision, None, is_quantized(model))
+        check_available("onnxruntime", precision, None, is_quantized(model))
     except (ValueError, ImportError):
         return "tensorflow"
     return "tensorflow" if has_accelerator() else "onnxruntime"
@@ -127,7 +127,7 @@ def _of_onnx(place: Path, engine: str, precision: str | None, threads: int | Non
 def _of_openvino(place: Path, engine: str, precision: str | None, threads: int | None) -> OpenedModel:
     _check_engine(place, engine, "openvino")
     _check_there(place)
-    from keras_vit.exporting import openvino
+    from keras_vit.exporting.formats import openvino
 
     record, size = _facts_of_file(place, openvino.facts_of(place), precision)
     runtime = openvino.open_runtime(place, threads)

@@ -1,4 +1,4 @@
-"""From a trained model to a file that another runtime serves, or an engine here, proven to compute the same.
+"""From a trained model to a file for another runtime, or to an engine here, compared with the model.
 
-`export` stages, writes, opens, compares and publishes. A format is a sibling that has what `writers.Writer` declares.
+`export` writes into a staging folder, opens the file, compares it with the model, and publishes it.
 """

@@ -32,7 +32,7 @@ def photos_at_once(model: Any, size: Pair) -> int:
     return max(1, int(_MEMORY / _bytes_of_one(model.config, size)))
 
 
-def affordable(model: Any, size: Pair, most: int, times: float = 1) -> int:
+def max_repeats(model: Any, size: Pair, most: int, times: float = 1) -> int:
     """How many photos a model may compute, of those that are wanted; at least one.
 
     Args:
@@ -44,7 +44,7 @@ def affordable(model: Any, size: Pair, most: int, times: float = 1) -> int:
     return max(1, min(most, int(times * _WORK / flops(model.config, size).total)))
 
 
-def give_back(model: Any, size: Pair) -> None:
+def trim_memory(model: Any, size: Pair) -> None:
     """Gives memory back that nobody holds, where one photo alone fills the budget.
 
     That is cycles of Python, which conversions leave, and what glibc keeps: of B/16 at 1,024 pixels 1.4 GB together. It
@@ -54,7 +54,7 @@ def give_back(model: Any, size: Pair) -> None:
         _release()
 
 
-def give_weights_back(model: Any) -> None:
+def trim_weight_memory(model: Any) -> None:
     """Gives memory back that nobody holds, where weights are large: a conversion leaves a copy of them in cycles."""
     if _NUMBER * model.count_params() > _LARGE:
         _release()

@@ -15,17 +15,16 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.config.variants import check_image_size
-from keras_vit.exporting.budget import affordable
-from keras_vit.exporting.folding import folds_of
-from keras_vit.exporting.formats import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
+from keras_vit.exporting.budget import max_repeats
+from keras_vit.exporting.folding import count_folds
+from keras_vit.exporting.formats import FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, Format
 from keras_vit.exporting.report import ExportError, ExportReport, Runtime, size_of
-from keras_vit.exporting.request import check_request, format_of
+from keras_vit.exporting.request import check_request, choose_format
 from keras_vit.exporting.sample_photos import Photos, real_photos, resized, which_photos
+from keras_vit.exporting.spec import ExportSpec
 from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
-from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
-from keras_vit.exporting.writers import Writer
 from keras_vit.model.copies import with_input_shape
 from keras_vit.model.image_model import ImageModel, check_takes_images
 from keras_vit.model.layer_lookup import own_operations
@@ -120,13 +119,13 @@ def export(
     asked: dict[str, Any] = {"name": name, "activation": activation, "jit_compile": jit_compile, "opset": opset}
     asked["batch_size"] = batch_size
     writer, path, name, limits = check_request(path, format, precision, overwrite=overwrite, **asked, **limits)
-    format = format_of(path, format)
-    original = _asked_model(model, image_size, limits["max_pixels"], writer, format)
+    format = choose_format(path, format)
+    original = _asked_model(model, image_size, limits["max_pixels"], format)
     names = _names(original, labels, activation)
-    calibrated = precision in writer.CALIBRATED
+    calibrated = precision in writer.CALIBRATES
     compared, calibration = photos_for(images, original, calibrated, format)
-    task = ExportTask(
-        model=original if writer.EXTENSION else in_precision(original, precision),  # converters round by themselves
+    spec = ExportSpec(
+        model=original if FORMATS[format] else in_precision(original, precision),  # converters round by themselves
         precision=precision,
         labels=names,
         top_k=min(limits.pop("top_k"), len(names or ())),
@@ -138,15 +137,15 @@ def export(
         batch_size=_batch_size(batch_size, format, original),
         **limits,
     )
-    return _Export(writer, task, path, format, original, compared if verify else None).report(overwrite, card)
+    return _Export(writer, spec, path, format, original, compared if verify else None).report(overwrite, card)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Export:
-    """A task, where it goes, and the model and photos that it is compared with, if it is."""
+    """A spec, where it goes, and the model and photos that it is compared with, if it is."""
 
-    writer: Writer
-    task: ExportTask
+    writer: Format
+    spec: ExportSpec
     path: Path
     format: str
     original: ImageModel
@@ -154,41 +153,41 @@ class _Export:
 
     def report(self, overwrite: bool, card: Card | None) -> ExportReport:
         """Writes and proves it."""
-        return self._of_file(overwrite) if self.writer.EXTENSION else self._of_version(card)
+        return self._of_file(overwrite) if FORMATS[self.format] else self._of_version(card)
 
     def _of_file(self, overwrite: bool) -> ExportReport:
         with staging(self.path.parent) as place:
             file = place / self.path.name
-            self.writer.write(self.task, file)
+            self.writer.write(self.spec, file)
             found = self._proven(file, size_of(place))
-            publish_files(place, self.path, self.writer.wrote if overwrite else None)
+            publish_files(place, self.path, self.writer.is_own_file if overwrite else None)
         return found
 
     def _of_version(self, card: Card | None) -> ExportReport:
-        from keras_vit.exporting.saved_model.serving_files import served_card, write_serving_files
+        from keras_vit.exporting.serving_files import served_card, write_serving_files
 
         with staging(self.path) as place:
             version, beside = place / "version", place / "beside"
             beside.mkdir()
-            self.writer.write(self.task, version)
-            write_serving_files(self.task, beside, version, self.photos)
+            self.writer.write(self.spec, version)
+            write_serving_files(self.spec, beside, version, self.photos)
             found = self._proven(version, size_of(version))
             version = publish_version(version, self.path)
             publish_absent(beside, self.path)
         found = dataclasses.replace(found, path=version)
-        write_card(self.path, served_card(self.task, found, card))
+        write_card(self.path, served_card(self.spec, found, card))
         return found
 
     def _proven(self, place: Path, size: int) -> ExportReport:
         """The report of what was written at `place`, if it is the model."""
-        task, opening = self.task, self.writer.opening(str(self.path))
-        folded = str(folds_of(task)) if task.precision in self.writer.FOLDED else None
-        facts: dict[str, Any] = {"opening": opening, "folded": folded, "calibrated_on": task.calibrated_on}
-        report = ExportReport(self.path, self.format, task.precision, size, **facts)
+        spec, opening = self.spec, self.writer.load_snippet(str(self.path))
+        folded = str(count_folds(spec)) if spec.precision in self.writer.FOLDS else None
+        facts: dict[str, Any] = {"opening": opening, "folded": folded, "calibrated_on": spec.calibrated_on}
+        report = ExportReport(self.path, self.format, spec.precision, size, **facts)
         if self.photos is None:
             return report
         runtime = _opened(self.writer, place)
-        found = compare(self.original, runtime, self.photos, task)
+        found = compare(self.original, runtime, self.photos, spec)
         facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
         report = dataclasses.replace(report, runtime=runtime.name, **facts)
         if not found.passed:
@@ -199,7 +198,7 @@ class _Export:
         return report
 
 
-def _opened(writer: Writer, place: Path) -> Runtime:
+def _opened(writer: Format, place: Path) -> Runtime:
     try:
         return writer.open_runtime(place)
     except (ExportError, ImportError, MemoryError):
@@ -268,21 +267,20 @@ def photos_for(images: Photos, model: ImageModel, calibrated: bool, format: str)
                 f"int8 of {format} is calibrated on photos with contents.\nReceived: `images` of one colour each.",
                 parameters=("images",),
             )
-    most = max(affordable(model, size, _CALIBRATION, _CALIBRATION // _COMPARED), _FEWEST_CALIBRATION)
-    return compared[: affordable(model, size, _COMPARED)], resized(calibration[:most], size)
+    most = max(max_repeats(model, size, _CALIBRATION, _CALIBRATION // _COMPARED), _FEWEST_CALIBRATION)
+    return compared[: max_repeats(model, size, _COMPARED)], resized(calibration[:most], size)
 
 
 def _asked_model(
     model: ImageModel,
     image_size: tuple[int | None, int | None] | str | None,
     max_pixels: int,
-    writer: Writer,
     format: str,
 ) -> ImageModel:
     """The model at the size that was asked for, in float32 or as Keras quantised it, if the format can hold it."""
     check_exportable(model)
     model = _resized(model, image_size)
-    if is_quantized(model) and writer.EXTENSION:
+    if is_quantized(model) and FORMATS[format]:
         raise ArgumentError(
             "a model that Keras quantised can only become a SavedModel; other formats are quantised by their own means."
             f'\nReceived: format="{format}", {model.name!r}. Pass the model that it was made from, and '

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Tensor
-from keras_vit.exporting.task import ExportTask
+from keras_vit.exporting.spec import ExportSpec
 from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.copies import with_dtype
@@ -45,33 +45,33 @@ class Folds:
         return f"gain and shift of {self.norms} LayerNorms, scale of {self.queries} queries{pixels}"
 
 
-def folded_task(task: ExportTask, precisions: Sequence[str], bare: bool = True) -> ExportTask:
-    """A task whose model is `folded`, if its precision is one of those in which a format folds.
+def folded_spec(spec: ExportSpec, precisions: Sequence[str], bare: bool = True) -> ExportSpec:
+    """A spec whose model is `folded`, if its precision is one of those in which a format folds.
 
     Args:
-        task: an `ExportTask`.
+        spec: an `ExportSpec`.
         precisions: of the format, those in which it folds.
         bare: as `folded` takes it.
     """
-    if task.precision not in precisions:
-        return task
-    copy, folds = folded(task.model, bare)
-    if takes_pixels(task) and folds.norms:
+    if spec.precision not in precisions:
+        return spec
+    copy, folds = folded(spec.model, bare)
+    if takes_pixels(spec) and folds.norms:
         _fold_pixels(copy)
-        task = dataclasses.replace(task, scales=False)
-    return dataclasses.replace(task, model=copy)
+        spec = dataclasses.replace(spec, scales=False)
+    return dataclasses.replace(spec, model=copy)
 
 
-def takes_pixels(task: ExportTask) -> bool:
+def takes_pixels(spec: ExportSpec) -> bool:
     """Whether a file in float32 gives the first kernel pixels as they are.
 
     Not a hybrid's, whose first kernel is standardised, and pads its image with zeros behind the mean. Nor that of a
     model which normalises pixels itself.
     """
-    patches, config = patch_embedding(task.model), task.model.config
+    patches, config = patch_embedding(spec.model), spec.model.config
     if patches is None or config.resnet_stages is not None or config.pixel_statistics is not None:
         return False
-    return patches.patch_bias and task.takes == "pixels" and task.precision == "float32"
+    return patches.patch_bias and spec.takes == "pixels" and spec.precision == "float32"
 
 
 def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
@@ -142,12 +142,12 @@ def _fold_norm(norm: keras.layers.Layer, dense: keras.layers.Dense) -> None:
         _assign(dense, *behind(*_values(norm.gamma, norm.beta, dense.kernel, dense.bias)))
 
 
-def folds_of(task: ExportTask) -> Folds:
-    """What `folded_task` folds of a task's model."""
-    norms = 0 if is_quantized(task.model) else len(_foldable(task.model))
+def count_folds(spec: ExportSpec) -> Folds:
+    """What `folded_spec` folds of a spec's model."""
+    norms = 0 if is_quantized(spec.model) else len(_foldable(spec.model))
     if not norms:
         return Folds()
-    return Folds(norms, len(_attentions(task.model)), takes_pixels(task))
+    return Folds(norms, len(_attentions(spec.model)), takes_pixels(spec))
 
 
 def behind(gain: np.ndarray, shift: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ class OnnxSession(NamedTuple):
         runtime: that computes it.
         takes: `"pixels"`, uint8 that the file scales, or `"images"`, floats that were prepared before.
         outputs: their names.
-        facts: `ExportTask.metadata()` of the model; empty of a file of other software.
+        facts: `ExportSpec.metadata()` of the model; empty of a file of other software.
     """
 
     runtime: Runtime
@@ -80,7 +80,7 @@ def required(*packages: str) -> None:
 
 
 def _facts(said: Any) -> dict[str, Any]:
-    """What `graph_conversion` wrote: texts as they are, and all else as JSON."""
+    """What `onnx_graph` wrote: texts as they are, and all else as JSON."""
     texts = said.custom_metadata_map
     if said.producer_name != "keras_vit" and "keras_vit" not in texts:
         return {}

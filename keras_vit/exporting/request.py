@@ -10,12 +10,20 @@ import keras
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_flag, check_positive_int, check_process
-from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
+from keras_vit.exporting.formats import (
+    ACTIVATIONS,
+    FORMATS,
+    MAX_BATCH,
+    MAX_BYTES,
+    MAX_PIXELS,
+    OPSET,
+    PRECISIONS,
+    Format,
+    find_format,
+)
 from keras_vit.exporting.staging import check_absent, check_served
-from keras_vit.exporting.writers import WRITERS, Writer
 from keras_vit.files import expand_path
 
-_EXTENSIONS = {".onnx": "onnx", ".tflite": "litert", ".xml": "openvino"}
 _BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
 
 
@@ -34,29 +42,33 @@ def check_request(
     jit_compile: bool = False,
     batch_size: int | str | None = None,
     overwrite: bool = False,
-) -> tuple[Writer, Path, str, dict[str, Any]]:
+) -> tuple[Format, Path, str, dict[str, Any]]:
     """Raises for all that is wrong whatever the model; the arguments and errors are those of `export`.
 
     Returns:
         The format's module, the path, the name of the served model, and the numbers by name, as plain ints.
     """
-    format = format_of(path, format)
+    format = choose_format(path, format)
     writer = _writer(format, precision)
     check_backend()
-    place = _place(path, writer, overwrite)
+    place = _place(path, format, overwrite)
     limits = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch}
     numbers = _numbers(top_k=top_k, opset=opset, **limits)
     _check_choices(activation, jit_compile, format)
     _check_batch_size(batch_size, format)
-    name = _name(place, writer, name)
+    name = _name(place, format, name)
     writer.check_packages(precision, numbers["opset"])
     return writer, place, name, numbers
 
 
-def format_of(path: FilePath, format: str | None) -> str:
-    """The format that was asked for, or else that of the name of the file."""
+def choose_format(path: FilePath, format: str | None) -> str:
+    """The given format, or that of the extension of `path`."""
     suffix = Path(path).suffix if isinstance(path, (str, os.PathLike)) else ""
-    return _EXTENSIONS.get(suffix, "saved_model") if format is None else format
+    return _formats_by_extension().get(suffix, "saved_model") if format is None else format
+
+
+def _formats_by_extension() -> dict[str, str]:
+    return {extension: name for name, extension in FORMATS.items() if extension}
 
 
 def _check_batch_size(batch_size: int | str | None, format: str) -> None:
@@ -83,10 +95,10 @@ def check_backend() -> None:
         )
 
 
-def _writer(format: str, precision: str) -> Writer:
+def _writer(format: str, precision: str) -> Format:
     check_choice("format", format, FORMATS)
     check_choice("precision", precision, PRECISIONS)
-    writer = WRITERS[format]
+    writer = find_format(format)
     if precision not in writer.PRECISIONS:
         raise ArgumentError(
             f"`precision` must be one that the format has: {', '.join(writer.PRECISIONS)}.\n"
@@ -96,7 +108,7 @@ def _writer(format: str, precision: str) -> Writer:
     return writer
 
 
-def _place(path: FilePath, writer: Writer, overwrite: bool) -> Path:
+def _place(path: FilePath, format: str, overwrite: bool) -> Path:
     """Where the file or the versions go, if that place is free."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
@@ -105,11 +117,12 @@ def _place(path: FilePath, writer: Writer, overwrite: bool) -> Path:
             "`path` must be that of a file or folder; the folder of the process is `.`.\nReceived: path=''."
         )
     path = expand_path(path)
-    if not writer.EXTENSION:
-        if near := difflib.get_close_matches(path.suffix.lower(), _EXTENSIONS, n=1, cutoff=0.8):
+    extension, formats = FORMATS[format], _formats_by_extension()
+    if not extension:
+        if near := difflib.get_close_matches(path.suffix.lower(), formats, n=1, cutoff=0.8):
             raise ArgumentError(
                 "a SavedModel goes to a folder, and this name is that of a file.\n"
-                f'Received: {str(path)!r}. For a file pass format="{_EXTENSIONS[near[0]]}"; name the folder otherwise.',
+                f'Received: {str(path)!r}. For a file pass format="{formats[near[0]]}"; name the folder otherwise.',
                 parameters=("format",),
             )
         if path.exists() and not path.is_dir():
@@ -118,9 +131,9 @@ def _place(path: FilePath, writer: Writer, overwrite: bool) -> Path:
             )
         check_served(path)
         return path
-    if path.suffix != writer.EXTENSION:
-        raise ValueError(f"the path must end in {writer.EXTENSION}, as runtimes expect.\nReceived: {str(path)!r}.")
-    check_absent(path, writer.wrote if overwrite else None)
+    if path.suffix != extension:
+        raise ValueError(f"the path must end in {extension}, as runtimes expect.\nReceived: {str(path)!r}.")
+    check_absent(path, find_format(format).is_own_file if overwrite else None)
     return path
 
 
@@ -145,10 +158,10 @@ def _check_choices(activation: str, jit_compile: bool, format: str) -> None:
         )
 
 
-def _name(path: Path, writer: Writer, given: str | None) -> str:
+def _name(path: Path, format: str, given: str | None) -> str:
     """The name of a served model, which stands in addresses; by default that of the file or the folder."""
     if given is None:
-        given = os.path.basename(os.path.abspath(path)).removesuffix(writer.EXTENSION)
+        given = os.path.basename(os.path.abspath(path)).removesuffix(FORMATS[format])
         given = re.sub(r"[^A-Za-z0-9_.-]+", "_", given) or "model"
     if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*", given):
         raise ValueError(

@@ -63,7 +63,7 @@ def which_photos(given: Photos) -> str:
     return STAND_INS if given is None else "the photos given"
 
 
-def digest_of_photos(given: Photos, count: int) -> str:
+def photos_fingerprint(given: Photos, count: int) -> str:
     """SHA-256 of the files or arrays that `real_photos` takes, which raises for what cannot be read.
 
     Raises:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from keras_vit.checks import with_parameters
-from keras_vit.files import PREFIX, flush, flush_folder, locked, unlock
+from keras_vit.files import PREFIX, FileKindError, flush, flush_folder, locked, open_regular, unlock
 
 _PREFIX = f"{PREFIX}export-"
 _OLD = ".old"  # what was at the place of a file, until the end
+_MARK = b"\nweights written by keras_vit\n"
 
 
 @contextlib.contextmanager
@@ -69,7 +70,7 @@ def sweep(parent: Path) -> None:
                 unlock(lock)
 
 
-def publish_files(place: Path, path: Path, is_ours: Callable[[Path], bool] | None) -> None:
+def publish_files(place: Path, path: Path, is_own_file: Callable[[Path], bool] | None) -> None:
     """Moves all files of the staging folder beside `path`; the file at `path` comes last, after those that it refers
     to.
 
@@ -79,7 +80,7 @@ def publish_files(place: Path, path: Path, is_ours: Callable[[Path], bool] | Non
     Args:
         place: the staging folder, with a file of the name of `path` in it.
         path: where that file goes.
-        is_ours: whether a file that is there may be replaced; `None` if none may.
+        is_own_file: whether a file that is there may be replaced; `None` if none may.
 
     Raises:
         FileExistsError: if one is there and shall not be; nothing is moved then.
@@ -90,7 +91,7 @@ def publish_files(place: Path, path: Path, is_ours: Callable[[Path], bool] | Non
     lock = locked(path.parent, wait=True)  # of two exports, the files of one come before those of the other
     try:
         for file in files:
-            check_absent(path.with_name(file.name), is_ours)
+            check_absent(path.with_name(file.name), is_own_file)
         _move(files, path, place / _OLD)
     finally:
         unlock(lock)
@@ -110,25 +111,25 @@ def _move(files: Sequence[Path], path: Path, old: Path) -> None:
         flush_folder(path.parent)
 
 
-def check_absent(path: Path, is_ours: Callable[[Path], bool] | None) -> None:
+def check_absent(path: Path, is_own_file: Callable[[Path], bool] | None) -> None:
     """Raises if something is at `path` that shall stay.
 
     Args:
         path: of a file to be.
-        is_ours: whether a file was written by an export, and may be replaced; `None` if none may.
+        is_own_file: whether a file was written by an export, and may be replaced; `None` if none may.
     """
     if path.is_dir():
         raise FileExistsError(f"a folder is at {path}, where a file is to go. Pass another path.")
     if not os.path.lexists(path):  # nor a link that leads nowhere
         return
-    if is_ours is None:
+    if is_own_file is None:
         raise with_parameters(
             FileExistsError(
                 f"something is at {path}. Pass overwrite=True to replace the file of an export, or another path."
             ),
             "overwrite",
         )
-    if not is_ours(path):
+    if not is_own_file(path):
         raise FileExistsError(
             "an export replaces only a file that an export of keras_vit has written.\n"
             f"Received: {path}, which is something else. Move it away, or pass another path."
@@ -185,3 +186,24 @@ def publish_absent(place: Path, folder: Path) -> None:
         target = folder / file.name
         if not os.path.lexists(target):
             os.replace(file, target)
+
+
+def sign(file: Path) -> None:
+    """Puts the mark behind the weights in a file."""
+    with open(file, "ab") as opened:
+        opened.write(_MARK)
+
+
+def is_signed(file: Path) -> bool:
+    """Whether a file ends in the mark."""
+    return read_tail(file, len(_MARK)) == _MARK
+
+
+def read_tail(file: Path, size: int) -> bytes:
+    """The last bytes of a regular file; none of anything else, and of what cannot be read."""
+    try:
+        with open_regular(file) as opened:
+            opened.seek(max(opened.seek(0, os.SEEK_END) - size, 0))
+            return opened.read(size)
+    except (OSError, FileKindError):
+        return b""

@@ -16,10 +16,10 @@ import numpy as np
 
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
-from keras_vit.exporting.budget import affordable, give_back, photos_at_once
+from keras_vit.exporting.budget import max_repeats, photos_at_once, trim_memory
 from keras_vit.exporting.report import Drift, ExportError, Runtime
 from keras_vit.exporting.sample_photos import resized
-from keras_vit.exporting.task import ExportTask
+from keras_vit.exporting.spec import ExportSpec
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.outputs import inference_model
 
@@ -51,24 +51,24 @@ class Verification:
         return all(drift.within for drift in self.drift)
 
 
-def verify(model: ImageModel, runtime: Runtime, photos: Sequence[np.ndarray], task: ExportTask) -> Verification:
+def verify(model: ImageModel, runtime: Runtime, photos: Sequence[np.ndarray], spec: ExportSpec) -> Verification:
     """Compares a file with the model.
 
     Args:
         model: a `VisionTransformer` in float32, or one that was quantised before.
         runtime: the `Runtime` of the file.
         photos: arrays uint8 `(H, W, C)`, of any sizes.
-        task: what the file was written from.
+        spec: what the file was written from.
 
     Raises:
         ValueError: if the model's own numbers are not finite.
         ExportError: if the runtime fails on a photo.
     """
-    reference = Reference(model, task.activation, runtime.prepares)
+    reference = Reference(model, spec.activation, runtime.prepares)
     run = _Timed(runtime.run)
-    drift, agreement = compare(model, reference, dataclasses.replace(runtime, run=run), photos, task)
+    drift, agreement = compare(model, reference, dataclasses.replace(runtime, run=run), photos, spec)
     one = resized(photos[:1], image_size(model))
-    repeats = affordable(model, one.shape[1:3], REPEATS)
+    repeats = max_repeats(model, one.shape[1:3], REPEATS)
     if repeats == 1:  # B/16 at 1,024 pixels takes 15 s and holds 1.7 GB for a photo, so the comparison is the time
         return Verification(len(photos), drift, agreement, run.seconds, reference.network.seconds)
     answer = runtime.answer or runtime.run
@@ -90,7 +90,7 @@ class _Timed:
 
 
 def compare(
-    model: ImageModel, reference: "Reference", runtime: Runtime, photos: Sequence[np.ndarray], task: ExportTask
+    model: ImageModel, reference: "Reference", runtime: Runtime, photos: Sequence[np.ndarray], spec: ExportSpec
 ) -> tuple[tuple[Drift, ...], float | None]:
     """How far a runtime is from the model: a `Drift` for each output, and the share of the best classes that agree.
 
@@ -99,7 +99,7 @@ def compare(
         reference: the `Reference` of the model.
         runtime: the `Runtime` to compare.
         photos: arrays uint8 `(H, W, C)`, of any sizes.
-        task: what the runtime's file was written from.
+        spec: what the runtime's file was written from.
 
     Raises:
         ValueError: if the model's own numbers are not finite.
@@ -107,16 +107,16 @@ def compare(
     """
     groups = [resized(group, size) for group, size in _groups(model, photos)]
     fitting = [photos_at_once(model, pixels.shape[1:3]) for pixels in groups]
-    give_back(model, groups[0].shape[1:3])  # of the conversion
-    task = dataclasses.replace(task, max_batch=min(task.max_batch, *fitting))
+    trim_memory(model, groups[0].shape[1:3])  # of the conversion
+    spec = dataclasses.replace(spec, max_batch=min(spec.max_batch, *fitting))
     # The runtime comes first: of B/16 at 1,024 pixels it gives 1.7 GB back, and TensorFlow keeps its 0.8 GB.
-    found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels, task)])
-    give_back(model, groups[0].shape[1:3])  # of the runtime
+    found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels, spec)])
+    trim_memory(model, groups[0].shape[1:3])  # of the runtime
     wanted = _joined([reference.answers(pixels, most) for pixels, most in zip(groups, fitting, strict=True)])
     _check_finite(wanted, model)
-    drift = _drifts(wanted, found, task.precision)
+    drift = _drifts(wanted, found, spec.precision)
     if runtime.photos is not None and model.preprocessing.resize != "none":
-        drift += _drifts_of_files(reference, runtime.photos, photos, task)
+        drift += _drifts_of_files(reference, runtime.photos, photos, spec)
     return tuple(drift), _agreement(wanted, found) if model.output_spec.classifies else None
 
 
@@ -193,10 +193,10 @@ class Reference:
         return {name: tensor.numpy() for name, tensor in found.items()}
 
 
-def _in_batches(run: Callable[[np.ndarray], Answers], pixels: np.ndarray, task: ExportTask) -> list[Answers]:
+def _in_batches(run: Callable[[np.ndarray], Answers], pixels: np.ndarray, spec: ExportSpec) -> list[Answers]:
     parts, start, turn = [], 0, 0
     while start < len(pixels):
-        size = min(BATCHES[turn % len(BATCHES)], task.max_batch)
+        size = min(BATCHES[turn % len(BATCHES)], spec.max_batch)
         parts.append(_asked(run, pixels[start : start + size]))
         start, turn = start + size, turn + 1
     return parts
@@ -226,31 +226,31 @@ def _joined(parts: Iterable[Answers]) -> Answers:
 
 
 def _drifts_of_files(
-    reference: Reference, of_files: Callable[[list[bytes]], Answers], photos: Sequence[np.ndarray], task: ExportTask
+    reference: Reference, of_files: Callable[[list[bytes]], Answers], photos: Sequence[np.ndarray], spec: ExportSpec
 ) -> list[Drift]:
     """A `Drift` of each output for whole files, compared with photos that were prepared one by one outside the
     graph."""
-    pairs = [pair for photo in photos if (pair := _within_limits(photo, task)) is not None]
+    pairs = [pair for photo in photos if (pair := _within_limits(photo, spec)) is not None]
     if not pairs:
         return []
     answers = [reference.of_prepared(np.asarray(reference.preprocessing(photo[None]))) for photo, _ in pairs]
     wanted = _joined(answers)
     files = [file for _, file in pairs]
-    starts = range(0, len(files), task.max_batch)
-    found = _joined([_asked(of_files, files[start : start + task.max_batch]) for start in starts])
+    starts = range(0, len(files), spec.max_batch)
+    found = _joined([_asked(of_files, files[start : start + spec.max_batch]) for start in starts])
     if any(status not in ("ok", b"ok") for status in np.asarray(found["status"]).tolist()):
         found = {}
-    drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, task.precision)
+    drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, spec.precision)
     return [dataclasses.replace(d, output=f"{d.output} of files") for d in drifts if d.output != "logits"]
 
 
-def _within_limits(photo: np.ndarray, task: ExportTask) -> tuple[np.ndarray, bytes] | None:
+def _within_limits(photo: np.ndarray, spec: ExportSpec) -> tuple[np.ndarray, bytes] | None:
     """A photo and its PNG, halved until the SavedModel takes it; `None` if it never would."""
     import tensorflow as tf
 
     while min(photo.shape[:2]) > 1:
         file = tf.io.encode_png(photo).numpy()
-        if len(file) <= task.max_bytes and photo.shape[0] * photo.shape[1] <= task.max_pixels:
+        if len(file) <= spec.max_bytes and photo.shape[0] * photo.shape[1] <= spec.max_pixels:
             return photo, file
         photo = photo[::2, ::2]
     return None

@@ -2,8 +2,9 @@
 
 import functools
 import json
+import sys
 
-from keras_vit.exporting import request, verification
+from keras_vit.exporting import formats, verification
 from keras_vit.exporting.report import Runtime
 
 traced = functools.lru_cache(maxsize=4)(verification.Reference)  # tracing takes a second
@@ -20,11 +21,11 @@ class FakeFormat:
     """
 
     PRECISIONS = ("float32", "float16", "int8")
-    CALIBRATED = ()
-    FOLDED = ()
+    CALIBRATES = ()
+    FOLDS = ()
 
     def __init__(self, extension=".fake"):
-        self.EXTENSION = extension
+        self.extension = extension
         self.jobs, self.beside = [], False
         self.spoil = lambda answers, pixels: answers
         self.fault = lambda: None
@@ -32,19 +33,19 @@ class FakeFormat:
     def check_packages(self, precision, opset):
         """None is missing; tests set what is."""
 
-    def opening(self, name):
+    def load_snippet(self, name):
         """None is needed."""
 
-    def write(self, task, place):
-        self.jobs.append(task)
-        file = place if self.EXTENSION else place / "saved_model.pb"
+    def write(self, spec, place):
+        self.jobs.append(spec)
+        file = place if self.extension else place / "saved_model.pb"
         file.parent.mkdir(exist_ok=True)
-        file.write_bytes(json.dumps(task.metadata()).encode() if self.EXTENSION else _empty_saved_model())
+        file.write_bytes(json.dumps(spec.metadata()).encode() if self.extension else _empty_saved_model())
         if self.beside:
             place.with_name(f"{place.name}.data").write_text("weights")
         self.fault()
 
-    def wrote(self, file):
+    def is_own_file(self, file):
         return b'"keras_vit": ' in file.read_bytes() or file.read_bytes() == b"weights"
 
     def open_runtime(self, place):
@@ -54,14 +55,14 @@ class FakeFormat:
 def register(monkeypatch, name, format):
     """Makes a format known to `export` for one test."""
     monkeypatch.setattr(verification, "Reference", traced)  # so that a model is traced once, for both sides
-    monkeypatch.setattr(request, "FORMATS", (*request.FORMATS, name))
-    monkeypatch.setitem(request.WRITERS, name, format)
+    monkeypatch.setitem(formats.FORMATS, name, format.extension)
+    monkeypatch.setitem(sys.modules, f"{formats.__name__}.{name}", format)
     return format
 
 
-def fake_runtime(task, spoil=lambda answers, pixels: answers, photos=None):
+def fake_runtime(spec, spoil=lambda answers, pixels: answers, photos=None):
     """Keras' own answers, spoiled."""
-    reference = traced(task.model, task.activation, False)
+    reference = traced(spec.model, spec.activation, False)
     return Runtime("fake 1.0", lambda pixels: spoil(reference.run(pixels), pixels), photos=photos)
 
 

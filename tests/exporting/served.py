@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 from conftest import make_tiny, numpy
 
-from keras_vit.exporting.pixels import pixel_function
-from keras_vit.exporting.task import ExportTask
+from keras_vit.exporting.model_function import pixel_function
+from keras_vit.exporting.spec import ExportSpec
 
 LABELS = ("ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo")
 RECORDS = {
@@ -20,7 +20,7 @@ RECORDS = {
 
 
 def make_job(model=None, **fields):
-    """A task for a tiny model."""
+    """A spec for a tiny model."""
     model = make_tiny() if model is None else model
     named = any(layer.name == "head" for layer in model.layers)
     fields = {
@@ -36,7 +36,7 @@ def make_job(model=None, **fields):
         "jit_compile": False,
         "calibration_photos": np.zeros((32, 20, 28, 3), "uint8"),
     } | fields
-    return ExportTask(model=model, **fields)
+    return ExportSpec(model=model, **fields)
 
 
 def with_record(name, **arguments):
@@ -60,13 +60,13 @@ def pictures(batch, height=20, width=28, channels=3):
     return np.random.default_rng(batch).integers(0, 256, (batch, height, width, channels), "uint8")
 
 
-def model_says(task, pixels):
-    return {name: value.numpy() for name, value in pixel_function(task)(pixels).items()}
+def model_says(spec, pixels):
+    return {name: value.numpy() for name, value in pixel_function(spec)(pixels).items()}
 
 
-def differences(task, run, pixels):
+def differences(spec, run, pixels):
     """The largest difference of each output, as a share of 1 or the deviation of the model's numbers if above."""
-    wanted, found = model_says(task, pixels), run(pixels)
+    wanted, found = model_says(spec, pixels), run(pixels)
     assert set(wanted) == set(found)
     return {name: np.abs(found[name] - value).max() / max(1, value.std()) for name, value in wanted.items()}
 

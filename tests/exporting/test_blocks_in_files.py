@@ -8,8 +8,8 @@ import pytest
 from conftest import images, make_tiny, numpy
 from served import make_job
 
-from keras_vit.exporting.onnx import graph_conversion
-from keras_vit.exporting.pixels import pixel_function
+from keras_vit.exporting import onnx_graph
+from keras_vit.exporting.model_function import pixel_function
 from keras_vit.kernels import chunked_attention as blockwise
 
 tf = pytest.importorskip("tensorflow")
@@ -29,11 +29,11 @@ def test_served_graphs_have_blocks_and_files_of_other_runtimes_none(shape, tmp_p
     model = make_tiny(input_shape=shape, position_embedding="sincos2d")
     pictures = [images(2, height, 28, 3) for height in ((20,) if shape[0] else (20, 12))]
     expected = [numpy(model(x)) for x in pictures]
-    task = make_job(model)
+    spec = make_job(model)
     module = tf.Module()
     with unittest.mock.patch.multiple(blockwise, NUMBERS=300, FROM=22 * 22):  # of 36 and of 22 tokens
-        assert not loops_of(pixel_function(task))
-        assert not loops_of(graph_conversion._function(task)[0])
+        assert not loops_of(pixel_function(spec))
+        assert not loops_of(onnx_graph._function(spec)[0])
         module.answer = tf.function(lambda x: model(x, training=False), input_signature=[tf.TensorSpec((None, *shape))])
         module.weights = list(module.answer.get_concrete_function().variables)
         assert loops_of(module.answer)

@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.exporting import budget, verification
-from keras_vit.exporting.budget import affordable, photos_at_once
+from keras_vit.exporting.budget import max_repeats, photos_at_once
 from keras_vit.exporting.export import photos_for
 from keras_vit.exporting.report import Runtime
 
@@ -25,7 +25,7 @@ def of(name):
     [("B/16", 224, 16, 8), ("B/16", 512, 11, 1), ("L/16", 384, 5, 2), ("B/16", 1024, 1, 1), ("R50x1", 448, 16, 2)],
 )
 def test_photos_are_those_that_memory_and_time_allow(name, side, photos, at_once):
-    assert affordable(of(name), (side, side), 16) == photos
+    assert max_repeats(of(name), (side, side), 16) == photos
     assert photos_at_once(of(name), (side, side)) >= at_once
     assert photos_at_once(of(name), (1024, 1024)) <= 8
 

@@ -15,9 +15,9 @@ from exporting.fake_format import traced
 from pictures import picture
 
 import keras_vit
-from keras_vit.exporting import onnx, openvino
 from keras_vit.exporting.engines import accelerate as module
 from keras_vit.exporting.engines.runtimes import ALL
+from keras_vit.exporting.formats import onnx, openvino
 from keras_vit.exporting.report import ExportError
 from keras_vit.model.outputs import inference_model
 

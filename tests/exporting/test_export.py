@@ -58,13 +58,13 @@ def test_report_tells_what_was_measured(model, fake, tmp_path):
 
 def test_defaults_reach_the_writer(model, fake, tmp_path):
     export(model, tmp_path / "trees.fake")
-    (task,) = fake.jobs
-    assert task.model is model
-    assert (task.precision, task.top_k, task.activation, task.name) == ("float32", 5, "softmax", "trees")
-    assert task.labels == tuple(f"class {number}" for number in range(7))
-    assert (task.max_bytes, task.max_pixels, task.max_batch, task.opset) == (8 * 2**20, 12 * 2**20, 128, 18)
-    assert (task.image_size, task.channels) == ((20, 28), 3)
-    assert (task.calibration_photos.shape, task.calibration_photos.dtype) == ((3, 20, 28, 3), np.uint8)
+    (spec,) = fake.jobs
+    assert spec.model is model
+    assert (spec.precision, spec.top_k, spec.activation, spec.name) == ("float32", 5, "softmax", "trees")
+    assert spec.labels == tuple(f"class {number}" for number in range(7))
+    assert (spec.max_bytes, spec.max_pixels, spec.max_batch, spec.opset) == (8 * 2**20, 12 * 2**20, 128, 18)
+    assert (spec.image_size, spec.channels) == ((20, 28), 3)
+    assert (spec.calibration_photos.shape, spec.calibration_photos.dtype) == ((3, 20, 28, 3), np.uint8)
 
 
 def test_arguments_reach_the_writer(model, fake, tmp_path):
@@ -78,10 +78,10 @@ def test_arguments_reach_the_writer(model, fake, tmp_path):
         "max_batch": 3,
     }
     export(model, str(tmp_path / "x.fake"), labels=LABELS, precision="float16", image_size=(28, 36), **options)
-    (task,) = fake.jobs
-    assert {name: getattr(task, name) for name in options} == options
-    assert (task.labels, task.precision, task.image_size) == (tuple(LABELS), "float16", (28, 36))
-    assert task.calibration_photos.shape == (3, 28, 36, 3)
+    (spec,) = fake.jobs
+    assert {name: getattr(spec, name) for name in options} == options
+    assert (spec.labels, spec.precision, spec.image_size) == (tuple(LABELS), "float16", (28, 36))
+    assert spec.calibration_photos.shape == (3, 28, 36, 3)
     assert json.loads((tmp_path / "x.fake").read_text())["labels"] == LABELS
 
 
@@ -98,7 +98,7 @@ def test_photos_are_those_of_scikit_learn_unless_given(model, fake, tmp_path):
 
 @pytest.mark.parametrize("count", [32, 50, 200])
 def test_ranges_are_learned_from_other_photos_than_are_compared(model, fake, tmp_path, count):
-    fake.CALIBRATED, seen = ("int8",), []
+    fake.CALIBRATES, seen = ("int8",), []
     fake.spoil = lambda answers, pixels: seen.append(pixels) or answers
     photos = np.random.default_rng(0).integers(0, 256, (count, 20, 28, 3), "uint8")
     report = export(model, tmp_path / "x.fake", precision="int8", images=photos)
@@ -110,7 +110,7 @@ def test_ranges_are_learned_from_other_photos_than_are_compared(model, fake, tmp
 
 
 def test_ranges_are_not_learned_from_a_few_photos(model, fake, tmp_path):
-    fake.CALIBRATED = ("int8",)
+    fake.CALIBRATES = ("int8",)
     with pytest.raises(ValueError, match=r"at least 32.\n.*3 in `images`"):
         export(model, tmp_path / "x.fake", precision="int8")
     export(model, tmp_path / "x.fake", precision="float16")
@@ -150,7 +150,7 @@ def test_name_of_a_folder_keeps_what_follows_a_point(model, fake_folder, tmp_pat
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     export(model, ".", "fake_folder", verify=False)
-    assert [task.name for task in fake_folder.jobs] == ["birds.v2", "here"]
+    assert [spec.name for spec in fake_folder.jobs] == ["birds.v2", "here"]
 
 
 @pytest.mark.parametrize("labels", [LABELS, tuple(LABELS), np.array(LABELS)], ids=["list", "tuple", "array"])

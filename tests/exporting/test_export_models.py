@@ -57,11 +57,11 @@ def test_model_of_any_kind_is_compared(fake, tmp_path, arguments, activation, ou
     model = make_tiny(num_layers=1, **arguments)
     report = export(model, tmp_path / "x.fake", activation="softmax" if activation == "none" else activation)
     assert [drift.output for drift in report.drift] == outputs
-    task = fake.jobs[0]
-    assert task.activation == activation
-    assert (task.labels is None) == (task.top_k == 0) == ("scores" not in outputs)
+    spec = fake.jobs[0]
+    assert spec.activation == activation
+    assert (spec.labels is None) == (spec.top_k == 0) == ("scores" not in outputs)
     assert (report.top1_agreement is None) == ("scores" not in outputs)
-    assert task.calibration_photos.shape[-1] == model.input_shape[-1]
+    assert spec.calibration_photos.shape[-1] == model.input_shape[-1]
 
 
 def test_softmax_over_one_class_is_refused(fake, tmp_path):
@@ -172,7 +172,7 @@ def test_saved_model_is_served_as_the_model_computes(model, tmp_path):
 
 
 def test_int8_is_not_calibrated_on_photos_that_show_nothing(model, fake, tmp_path):
-    fake.CALIBRATED = ("int8",)
+    fake.CALIBRATES = ("int8",)
     blank = np.full((40, 20, 28, 3), np.arange(40, dtype="uint8")[:, None, None, None])
     with pytest.raises(ValueError, match="`images` of one colour"):
         keras_vit.export(model, tmp_path / "x.fake", "fake", precision="int8", images=blank)

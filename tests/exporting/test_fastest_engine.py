@@ -40,7 +40,7 @@ class Clock:
     def perf_counter(self):
         return self.now
 
-    def opened(self, engine, task, threads, keep=None):
+    def opened(self, engine, spec, threads, store=None):
         def run(images):
             self.now += self.cost[engine]
             self.sizes.append(len(images))
@@ -54,7 +54,7 @@ class Clock:
 def clock(model, monkeypatch):
     clock = Clock(model)
     monkeypatch.setattr(verification, "time", clock)
-    monkeypatch.setattr(module, "opened", clock.opened)
+    monkeypatch.setattr(module, "open_engine", clock.opened)
     return clock
 
 
@@ -95,11 +95,11 @@ def test_engines_are_timed_in_turn(model, clock, monkeypatch):
     """So that a machine that gets slower in between slows all of them."""
     order, opened = [], clock.opened
 
-    def noted(engine, task, threads, keep=None):
-        run = opened(engine, task, threads).run
+    def noted(engine, spec, threads, store=None):
+        run = opened(engine, spec, threads).run
         return Runtime(engine, lambda images: order.append(engine) or run(images))
 
-    monkeypatch.setattr(module, "opened", noted)
+    monkeypatch.setattr(module, "open_engine", noted)
     accelerated(model)
     assert order[-8:] == ["tensorflow", "xla", "openvino", "onnxruntime"] * 2
 

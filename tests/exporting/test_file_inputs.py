@@ -22,8 +22,8 @@ from pictures import (
 )
 from PIL import Image, ImageOps
 
-from keras_vit.exporting.saved_model import resize_in_strips as strips
-from keras_vit.exporting.saved_model.file_inputs import MAX_SIDE, STATUSES, prepare_files, prepare_pixels, takes_files
+from keras_vit.exporting import serving_inputs
+from keras_vit.exporting.serving_inputs import MAX_SIDE, STATUSES, prepare_files, prepare_pixels, takes_files
 from keras_vit.images.decode import decode_image
 
 PIXELS = picture()
@@ -46,16 +46,16 @@ NOT_ONES = [BAD["not a JPEG or PNG"], disguised(PNG), disguised(forged_png(20000
 @functools.cache
 def prepared_by(name, channels=3):
     """The model, and its preparation of files as a traced function."""
-    task = make_job(with_record(name, input_shape=(20, 28, channels), num_layers=1))
-    files = tf.function(lambda files: prepare_files(files, task), input_signature=[tf.TensorSpec((None,), tf.string)])
-    return task.model, lambda *given: [tensor.numpy() for tensor in files(tf.constant(given, tf.string))]
+    spec = make_job(with_record(name, input_shape=(20, 28, channels), num_layers=1))
+    files = tf.function(lambda files: prepare_files(files, spec), input_signature=[tf.TensorSpec((None,), tf.string)])
+    return spec.model, lambda *given: [tensor.numpy() for tensor in files(tf.constant(given, tf.string))]
 
 
 @functools.cache
 def pixels_by(name):
     """The model, and its preparation of pixels as a traced function."""
-    task, pixels = make_job(with_record(name, num_layers=1)), tf.TensorSpec((None, None, None, 3), tf.uint8)
-    return task.model, tf.function(lambda pixels: prepare_pixels(pixels, task), input_signature=[pixels])
+    spec, pixels = make_job(with_record(name, num_layers=1)), tf.TensorSpec((None, None, None, 3), tf.uint8)
+    return spec.model, tf.function(lambda pixels: prepare_pixels(pixels, spec), input_signature=[pixels])
 
 
 def check_same(name, found, wanted):
@@ -95,9 +95,9 @@ def test_photo_is_turned_before_it_is_resized_and_cut(name):
 def test_strips_give_what_the_whole_gives(name, orientation, monkeypatch):
     record = with_record(name).preprocessing
     stored, turn = tf.constant(PIXELS), tf.constant(orientation)
-    whole = strips.prepare_stored(stored, turn, record)
-    monkeypatch.setattr(strips, "STRIP", 7 * 67)  # 45 and 67 rows are no multiples of it
-    check_same(name, strips.prepare_stored(stored, turn, record).numpy(), whole.numpy())
+    whole = serving_inputs.prepare_stored(stored, turn, record)
+    monkeypatch.setattr(serving_inputs, "STRIP", 7 * 67)  # 45 and 67 rows are no multiples of it
+    check_same(name, serving_inputs.prepare_stored(stored, turn, record).numpy(), whole.numpy())
 
 
 @pytest.mark.parametrize(

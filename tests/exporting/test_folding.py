@@ -10,8 +10,9 @@ from exporting.fake_format import FakeFormat, register
 from served import make_job, pictures, without_delegate
 
 import keras_vit
-from keras_vit.exporting import folding, litert, onnx, openvino
-from keras_vit.exporting.pixels import pixel_function
+from keras_vit.exporting import folding
+from keras_vit.exporting.formats import FORMATS, litert, onnx, openvino
+from keras_vit.exporting.model_function import pixel_function
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.outputs import inference_model
 from keras_vit.model.precision import in_precision
@@ -89,7 +90,7 @@ def test_twin_computes_what_the_model_computes(case):
         assert furthest(model, copy) < NEAR
         assert (folds.norms, folds.queries) == (norms, queries)
     told = f"gain and shift of {norms} LayerNorms, scale of {queries} queries"
-    assert str(folds) == told == str(folding.folds_of(make_job(model, precision="int8")))
+    assert str(folds) == told == str(folding.count_folds(make_job(model, precision="int8")))
     assert all((old == new.numpy()).all() for old, new in zip(before, model.weights, strict=True))
 
 
@@ -148,16 +149,16 @@ def test_what_has_nothing_to_fold_stays_as_it_is():
     quantised = in_precision(model_of("token"), "int8")
     for model in (resnet, quantised):
         assert folding.folded(model) == (model, folding.Folds())
-        assert str(folding.folds_of(make_job(model))) == "nothing"
-        task = make_job(model)
-        assert folding.folded_task(task, FLOAT) == task
+        assert str(folding.count_folds(make_job(model))) == "nothing"
+        spec = make_job(model)
+        assert folding.folded_spec(spec, FLOAT) == spec
 
 
-def of_pixels(task, given):
-    """How far a task folded in float32 is from the model itself, of pixels."""
-    prepared = np.asarray(task.model.preprocessing(given), "float64")
-    found = pixel_function(folding.folded_task(task, FLOAT))(given)
-    wanted = in_float64(task.model, prepared)
+def with_preprocessing(spec, given):
+    """How far a spec folded in float32 is from the model itself, of pixels."""
+    prepared = np.asarray(spec.model.preprocessing(given), "float64")
+    found = pixel_function(folding.folded_spec(spec, FLOAT))(given)
+    wanted = in_float64(spec.model, prepared)
     return max(np.abs(found[name].numpy() - array).max() for name, array in wanted.items())
 
 
@@ -165,17 +166,17 @@ def of_pixels(task, given):
 def test_pixels_are_scaled_by_the_first_kernel(case, monkeypatch):
     model = model_of(case)
     model.preprocessing = dataclasses.replace(model.preprocessing, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
-    task, given = make_job(model), pictures(3, *model.input_shape[1:3])
-    assert of_pixels(task, given) < NEAR
-    assert folding.folded_task(task, FLOAT).scales is (case == "hybrid")
+    spec, given = make_job(model), pictures(3, *model.input_shape[1:3])
+    assert with_preprocessing(spec, given) < NEAR
+    assert folding.folded_spec(spec, FLOAT).scales is (case == "hybrid")
     told = ", mean and deviation of pixels"
-    assert str(folding.folds_of(task)).endswith(told) is (case == "token")
+    assert str(folding.count_folds(spec)).endswith(told) is (case == "token")
     for fields in ({"precision": "float16"}, {"precision": "int8"}, {"takes": "images"}):
-        other = dataclasses.replace(task, **fields)
-        assert folding.folded_task(other, (other.precision,)).scales
-        assert not str(folding.folds_of(other)).endswith(told)
+        other = dataclasses.replace(spec, **fields)
+        assert folding.folded_spec(other, (other.precision,)).scales
+        assert not str(folding.count_folds(other)).endswith(told)
     monkeypatch.setattr(folding, "_fold_pixels", lambda copy: None)
-    assert bool(of_pixels(task, given) > 1000 * NEAR) is (case == "token")
+    assert bool(with_preprocessing(spec, given) > 1000 * NEAR) is (case == "token")
 
 
 SIMILAR = ("pre_logits", "distilled")  # to "token" in their operations
@@ -183,13 +184,13 @@ SIMILAR = ("pre_logits", "distilled")  # to "token" in their operations
 
 @pytest.fixture(scope="module")
 def file_of(tmp_path_factory):
-    """By format, case and fields of a task: the task and the path of its file, written once."""
+    """By format, case and fields of a spec: the spec and the path of its file, written once."""
 
     @functools.cache
     def file_of(form, case, **fields):
-        task, place = make_job(model_of(case), **fields), tmp_path_factory.mktemp(form) / f"a{WRITERS[form].EXTENSION}"
-        WRITERS[form].write(task, place)
-        return task, place
+        spec, place = make_job(model_of(case), **fields), tmp_path_factory.mktemp(form) / f"a{FORMATS[form]}"
+        WRITERS[form].write(spec, place)
+        return spec, place
 
     return file_of
 
@@ -203,10 +204,10 @@ def file_of(tmp_path_factory):
     ],
 )
 def test_files_are_the_model(form, case, file_of):
-    task, place = file_of(form, case)
-    given = pictures(3, *task.image_size)
+    spec, place = file_of(form, case)
+    given = pictures(3, *spec.image_size)
     found = WRITERS[form].open_runtime(place).run(given)
-    for name, wanted in in_float64(task.model, np.asarray(task.model.preprocessing(given), "float64")).items():
+    for name, wanted in in_float64(spec.model, np.asarray(spec.model.preprocessing(given), "float64")).items():
         assert np.abs(found[name] - wanted).max() < NEAR
 
 
@@ -241,8 +242,8 @@ GONE = {
 def test_operations_are_gone_from_the_file(form, opset, file_of, tmp_path, monkeypatch):
     fields = {"opset": opset} if opset < 18 else {}
     less = operations(form, file_of(form, "token", **fields)[1])
-    monkeypatch.setattr(WRITERS[form], "FOLDED", ())
-    place = tmp_path / f"plain{WRITERS[form].EXTENSION}"
+    monkeypatch.setattr(WRITERS[form], "FOLDS", ())
+    place = tmp_path / f"plain{FORMATS[form]}"
     WRITERS[form].write(make_job(model_of("token"), opset=opset), place)
     plain = operations(form, place)
     counts = [len([name for name in names if name.lower() in ARITHMETIC]) for names in (plain, less)]
@@ -269,13 +270,13 @@ def test_layer_norms_of_onnx_have_no_shift(file_of):
 
 def test_engine_in_bfloat16_is_folded_too():
     """Which is told to its runtime: what is written is the same."""
-    task = make_job(model_of("token"), precision="bfloat16", takes="images")
-    assert folding.folded_task(task, openvino.FOLDED) != task
+    spec = make_job(model_of("token"), precision="bfloat16", takes="images")
+    assert folding.folded_spec(spec, openvino.FOLDS) != spec
 
 
 def test_operations_are_gone_from_the_graph():
-    task = make_job(model_of("token"))
-    graphs = [pixel_function(each).get_concrete_function().graph for each in (task, folding.folded_task(task, FLOAT))]
+    spec = make_job(model_of("token"))
+    graphs = [pixel_function(each).get_concrete_function().graph for each in (spec, folding.folded_spec(spec, FLOAT))]
     kinds = ("Mul", "AddV2", "Sub", "RealDiv")
     plain, less = (len([each for each in graph.get_operations() if each.type in kinds]) for graph in graphs)
     assert plain - less == PIXELS + NORMS + QUERIES
@@ -284,9 +285,9 @@ def test_operations_are_gone_from_the_graph():
 def test_export_says_what_it_folded(tmp_path, monkeypatch):
     model, format = model_of("token"), register(monkeypatch, "fake", FakeFormat())
     assert keras_vit.export(model, tmp_path / "a.fake", "fake", verify=False).folded is None
-    format.FOLDED = FLOAT
+    format.FOLDS = FLOAT
     found = keras_vit.export(model, tmp_path / "b.fake", "fake", verify=False)
     assert found.folded == "gain and shift of 4 LayerNorms, scale of 2 queries, mean and deviation of pixels"
     assert f"| folded into kernels | {found.folded} |" in found.table().splitlines()
     assert keras_vit.export(model, tmp_path / "c.fake", "fake", precision="float16", verify=False).folded is None
-    assert "int8" not in litert.FOLDED
+    assert "int8" not in litert.FOLDS

@@ -20,7 +20,7 @@ from conftest import make_tiny, numpy, randomise, tiny_config
 from served import LABELS, differences, make_job, pictures, without_delegate
 
 import keras_vit
-from keras_vit.exporting import litert, onnx, openvino
+from keras_vit.exporting.formats import FORMATS, litert, onnx, openvino
 from keras_vit.exporting.report import ExportError
 from keras_vit.exporting.request import check_request
 from keras_vit.model.copies import with_input_shape
@@ -31,20 +31,20 @@ ODD_LABELS = ('<été> & "co"', "two\nlines", *LABELS[2:])
 by_format = pytest.mark.parametrize("form", WRITERS)
 
 
-def written(form, task, folder):
-    place = folder / f"trees{WRITERS[form].EXTENSION}"
-    WRITERS[form].write(task, place)
+def written(form, spec, folder):
+    place = folder / f"trees{FORMATS[form]}"
+    WRITERS[form].write(spec, place)
     return place
 
 
-def furthest(form, task, place, *inputs):
+def furthest(form, spec, place, *inputs):
     run = WRITERS[form].open_runtime(place).run
-    return max(max(differences(task, run, pixels).values()) for pixels in inputs)
+    return max(max(differences(spec, run, pixels).values()) for pixels in inputs)
 
 
 @pytest.fixture(scope="module")
 def file_of(tmp_path_factory):
-    """By format and precision, a task and its file, written once.
+    """By format and precision, a spec and its file, written once.
 
     The model has kernels large enough that LiteRT rounds them, and labels of odd letters.
     """
@@ -52,8 +52,8 @@ def file_of(tmp_path_factory):
 
     @functools.cache
     def file_of(form, precision="float32"):
-        task = make_job(model, precision=precision, labels=ODD_LABELS, calibration_photos=pictures(32))
-        return task, written(form, task, tmp_path_factory.mktemp(form))
+        spec = make_job(model, precision=precision, labels=ODD_LABELS, calibration_photos=pictures(32))
+        return spec, written(form, spec, tmp_path_factory.mktemp(form))
 
     return file_of
 
@@ -111,27 +111,27 @@ def test_file_computes_what_the_model_computes_at_every_batch(form, file_of):
 def test_sides_may_be_chosen_at_each_call(form, method, tmp_path):
     model = with_input_shape(make_tiny(num_layers=1), (None, None, 3))
     model.get_layer("position_embedding").resize_method = method
-    task = make_job(model)
+    spec = make_job(model)
     inputs = [pictures(*size) for size in ((2, 20, 28), (1, 28, 20), (3, 36, 44), (1, 8, 12))]
-    assert furthest(form, task, written(form, task, tmp_path), *inputs) < FLOAT32
+    assert furthest(form, spec, written(form, spec, tmp_path), *inputs) < FLOAT32
 
 
 @by_format
 def test_model_without_head_gives_features_alone(form, tmp_path):
-    task = make_job(make_tiny(include_top=False, classes=None, input_shape=(20, 28, 1), num_layers=1))
-    file = written(form, task, tmp_path)
-    assert list(differences(task, WRITERS[form].open_runtime(file).run, pictures(2, channels=1))) == ["features"]
+    spec = make_job(make_tiny(include_top=False, classes=None, input_shape=(20, 28, 1), num_layers=1))
+    file = written(form, spec, tmp_path)
+    assert list(differences(spec, WRITERS[form].open_runtime(file).run, pictures(2, channels=1))) == ["features"]
     assert metadata_of(form, file)[0] is None
 
 
 @by_format
 def test_float16_is_what_is_stored_and_near(form, file_of):
-    task, file = file_of(form, "float16")
+    spec, file = file_of(form, "float16")
     found = types_of(form, file)
     assert found["float16"] >= 13  # two blocks of six kernels, and the patches'
     # ONNX keeps the head in float32; LiteRT lists what kernels are widened to.
     assert (found["float32"] == 0) is (form == "openvino")
-    assert furthest(form, task, file, pictures(1), pictures(5)) < 0.01  # 11 bits through a few layers
+    assert furthest(form, spec, file, pictures(1), pictures(5)) < 0.01  # 11 bits through a few layers
 
 
 @pytest.mark.parametrize(
@@ -144,17 +144,17 @@ def test_float16_is_what_is_stored_and_near(form, file_of):
 )
 def test_int8_rounds_the_kernels_and_stays_near(form, kind, count, bound, file_of):
     """Six kernels in each of two blocks; the bound is a share of the deviation."""
-    task, file = file_of(form, "int8")
+    spec, file = file_of(form, "int8")
     assert types_of(form, file)[kind] in count
-    assert 1e-5 < furthest(form, task, file, pictures(5), pictures(32)) < bound
+    assert 1e-5 < furthest(form, spec, file, pictures(5), pictures(32)) < bound
 
 
 @pytest.mark.parametrize("form", ["litert", "openvino"])
 def test_int8_is_calibrated_on_the_photos(form, file_of, tmp_path):
-    task, file = file_of(form, "int8")
-    dark = make_job(task.model, precision="int8", calibration_photos=task.calibration_photos // 16)
+    spec, file = file_of(form, "int8")
+    dark = make_job(spec.model, precision="int8", calibration_photos=spec.calibration_photos // 16)
     runs = [WRITERS[form].open_runtime(path).run for path in (file, written(form, dark, tmp_path))]
-    near, far = (differences(task, run, pictures(32))["features"] for run in runs)
+    near, far = (differences(spec, run, pictures(32))["features"] for run in runs)
     assert near < far / 2
 
 
@@ -171,10 +171,10 @@ def test_int8_is_calibrated_on_the_photos(form, file_of, tmp_path):
 )
 def test_labels_and_preprocessing_are_in_the_file(form, odd, space, file_of):
     for precision in ("float32", "int8"):
-        task, file = file_of(form, precision)
+        spec, file = file_of(form, precision)
         labels, told = metadata_of(form, file)
         assert labels == [*odd, *(name.replace(" ", space) for name in LABELS[2:])]
-        assert told == json.loads(json.dumps(task.metadata()))
+        assert told == json.loads(json.dumps(spec.metadata()))
         assert (told["labels"], told["precision"]) == (list(ODD_LABELS), precision)
 
 
@@ -182,34 +182,34 @@ def test_labels_and_preprocessing_are_in_the_file(form, odd, space, file_of):
 @by_format
 def test_own_file_is_known_and_no_other_of_the_format(form, precision, file_of, tmp_path):
     writer, file = WRITERS[form], shutil.copytree(file_of(form, precision)[1].parent, tmp_path / "x") / "trees"
-    file, data = file.with_suffix(writer.EXTENSION), file.with_suffix(".bin")
-    assert writer.wrote(file)
+    file, data = file.with_suffix(FORMATS[form]), file.with_suffix(".bin")
+    assert writer.is_own_file(file)
     for another in (b"", b"keras_vit", b'"keras_vit": ', b"PK\5\6" + bytes(18)):
         (tmp_path / file.name).write_bytes(another)
-        assert not writer.wrote(tmp_path / file.name)
+        assert not writer.is_own_file(tmp_path / file.name)
     if form == "openvino":
-        assert writer.wrote(data)  # by itself, so that an export that was killed between the two can be done again
+        assert writer.is_own_file(data)  # by itself, as a killed export leaves it
         file.rename(tmp_path / "moved")
-        assert writer.wrote(data)
+        assert writer.is_own_file(data)
         data.write_bytes(data.read_bytes()[:-30])
-        assert not writer.wrote(data)
+        assert not writer.is_own_file(data)
         (tmp_path / "moved").rename(file)
-        assert writer.wrote(data)  # of an earlier version, beside its graph
+        assert writer.is_own_file(data)  # of an earlier version, beside its graph
         unsigned = data.read_bytes()
         for another in (b"firmware of the user", unsigned[:-1], unsigned + b"0"):
             data.write_bytes(another)
-            assert not writer.wrote(data)  # of another origin, though beside our graph
+            assert not writer.is_own_file(data)  # of another origin, though beside our graph
         data.write_bytes(unsigned)
         file.write_text(file.read_text("utf-8").replace("keras_vit", "another"), "utf-8")
-        assert not writer.wrote(data)
+        assert not writer.is_own_file(data)
     if form == "onnx":
         graph = onnx_package.load(file)
         graph.producer_name = "another"
         file.write_bytes(graph.SerializeToString())
-        assert writer.wrote(file)  # its metadata tell, as of int8 of an earlier version
+        assert writer.is_own_file(file)  # its metadata tell, as of int8 of an earlier version
         del graph.metadata_props[:]
         file.write_bytes(graph.SerializeToString())
-    assert writer.wrote(file) == (form == "litert")
+    assert writer.is_own_file(file) == (form == "litert")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_operation_that_the_format_lacks_is_refused(form, tmp_path, monkeypatch)
     def odd(pixels):
         return {"features": tf.linalg.svd(tf.cast(pixels, tf.float32), compute_uv=False)}
 
-    monkeypatch.setattr(WRITERS[form], "pixel_function", lambda task: odd)
+    monkeypatch.setattr(WRITERS[form], "pixel_function", lambda spec: odd)
     with pytest.raises(ExportError, match=r"(?s)Received: 'trees'.*Svd"):
         written(form, make_job(), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -258,7 +258,7 @@ def test_operation_that_the_format_lacks_is_refused(form, tmp_path, monkeypatch)
     ],
 )
 def test_missing_package_is_told_before_a_model_is_needed(form, package, precision, tmp_path, monkeypatch):
-    place, writer = tmp_path / f"x{WRITERS[form].EXTENSION}", WRITERS[form]
+    place, writer = tmp_path / f"x{FORMATS[form]}", WRITERS[form]
     monkeypatch.setitem(sys.modules, package, None)
     calls = [lambda: check_request(place, form, precision), lambda: writer.write(make_job(precision=precision), place)]
     if package in ("onnxruntime", "ai_edge_litert", "openvino"):
@@ -275,10 +275,10 @@ def test_first_kernel_is_that_of_the_model(tmp_path, monkeypatch):
     """The converter folds no scaling into it: it would read pixels up to 255, and int8 be half as far off again."""
     from ai_edge_litert.interpreter import Interpreter
 
-    monkeypatch.setattr(litert, "FOLDED", ())
-    task = make_job()
-    file = written("litert", task, tmp_path)
-    expected = numpy(task.model.get_layer("patch_embedding").projection.kernel)
+    monkeypatch.setattr(litert, "FOLDS", ())
+    spec = make_job()
+    file = written("litert", spec, tmp_path)
+    expected = numpy(spec.model.get_layer("patch_embedding").projection.kernel)
     reader = Interpreter(str(file))
     reader.allocate_tensors()
     order = np.moveaxis(expected, -1, 0)
@@ -336,12 +336,12 @@ def test_first_output_is_the_answer(file_of, form):
 @pytest.mark.parametrize(("precision", "size"), [("float32", 1), ("float16", 3), ("int8", 1)])
 def test_litert_has_static_shapes(file_of, tmp_path, precision, size):
     """Delegates as that of a phone's GPU refuse a graph in which any shape is computed."""
-    task, _ = file_of("litert", precision)
-    file = written("litert", dataclasses.replace(task, batch_size=size), tmp_path)
+    spec, _ = file_of("litert", precision)
+    file = written("litert", dataclasses.replace(spec, batch_size=size), tmp_path)
     interpreter = without_delegate(file)
     assert all((tensor["shape_signature"] > 0).all() for tensor in interpreter.get_tensor_details())
     assert not {"SHAPE", "PACK", "FILL"} & {operation["op_name"] for operation in interpreter._get_ops_details()}
-    assert furthest("litert", task, file, pictures(1), pictures(5)) < (FLOAT32 if precision == "float32" else 0.2)
+    assert furthest("litert", spec, file, pictures(1), pictures(5)) < (FLOAT32 if precision == "float32" else 0.2)
     assert json.loads(zipfile.ZipFile(file).read("metadata.json"))["batch_size"] == size
 
 

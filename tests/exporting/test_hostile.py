@@ -10,8 +10,8 @@ from pictures import chunk, disguised, encoded, picture, turned, with_scans, wit
 from PIL import Image
 
 from keras_vit.exporting.formats import MAX_BYTES, MAX_PIXELS
-from keras_vit.exporting.saved_model import write
-from keras_vit.exporting.saved_model.file_inputs import MAX_SIDE, SEVERAL_SCANS, STATUSES
+from keras_vit.exporting.formats.saved_model import write
+from keras_vit.exporting.serving_inputs import MAX_SIDE, SEVERAL_SCANS, STATUSES
 
 MEGABYTES = 100  # what hostile files may add to the memory of a server
 

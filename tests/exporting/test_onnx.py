@@ -9,9 +9,9 @@ from conftest import make_tiny, randomise, run_python, tiny_config
 from served import differences, make_job, pictures
 
 import keras_vit
-from keras_vit.exporting import onnx as writer
-from keras_vit.exporting.onnx import graph_checks, graph_conversion, weight_files
-from keras_vit.exporting.onnx.graph import Graph
+from keras_vit.exporting import onnx_graph
+from keras_vit.exporting.formats import onnx as writer
+from keras_vit.exporting.onnx_graph import Graph
 from keras_vit.exporting.report import ExportError
 from keras_vit.model.copies import with_input_shape
 
@@ -22,15 +22,15 @@ FLOAT32 = 1e-5  # the promise
 HYBRID = {"patch_size": 1, "resnet_stages": (1, 2), "resnet_width_factor": 0.5}
 
 
-def written(task, folder):
+def written(spec, folder):
     place = folder / "model.onnx"
-    writer.write(task, place)
+    writer.write(spec, place)
     return place
 
 
-def largest_difference(task, place, *inputs):
+def largest_difference(spec, place, *inputs):
     run = writer.open_runtime(place).run
-    return max(max(differences(task, run, images).values()) for images in inputs)
+    return max(max(differences(spec, run, images).values()) for images in inputs)
 
 
 def config_model(input_shape=(20, 28, 3), **fields):
@@ -53,10 +53,10 @@ def test_kernels_of_a_hybrid_are_standardised_in_the_file(tmp_path):
 
 @pytest.mark.parametrize("opset", [13, pytest.param(17, marks=pytest.mark.slow)])
 def test_older_opsets_equal_the_model(opset, tmp_path):
-    task = make_job(config_model(activation="gelu", num_layers=1), opset=opset)
-    place = written(task, tmp_path)
+    spec = make_job(config_model(activation="gelu", num_layers=1), opset=opset)
+    place = written(spec, tmp_path)
     assert onnx.load(place).opset_import[0].version == opset
-    assert largest_difference(task, place, pictures(2)) <= FLOAT32
+    assert largest_difference(spec, place, pictures(2)) <= FLOAT32
 
 
 @pytest.mark.parametrize("opset", [12, 19])
@@ -93,12 +93,12 @@ def test_layer_norms_and_gelus_are_what_runtimes_know(plain):
 
 
 def test_float16_leaves_the_head_and_the_model_as_they_were(tmp_path):
-    task = make_job(config_model(activation="gelu"), precision="float16")
-    before = task.model.get_weights()
-    place = written(task, tmp_path)
-    for old, new in zip(before, task.model.get_weights(), strict=True):
+    spec = make_job(config_model(activation="gelu"), precision="float16")
+    before = spec.model.get_weights()
+    place = written(spec, tmp_path)
+    for old, new in zip(before, spec.model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
-    assert largest_difference(task, place, pictures(5)) <= 0.01  # 11 bits; measured 0.003
+    assert largest_difference(spec, place, pictures(5)) <= 0.01  # 11 bits; measured 0.003
     kernels = {tensor.name: tensor.data_type for tensor in onnx.load(place).graph.initializer}
     assert kernels["block_00/mlp/dense_1/kernel"] == onnx.TensorProto.FLOAT16
     assert kernels["head/kernel"] == onnx.TensorProto.FLOAT
@@ -107,51 +107,51 @@ def test_float16_leaves_the_head_and_the_model_as_they_were(tmp_path):
 @pytest.mark.slow
 def test_float16_sums_of_older_opsets_stay_single(tmp_path):
     """Their LayerNorms are single nodes, whose squares must not be rounded on the way."""
-    task = make_job(config_model(), precision="float16", opset=15)
-    place = written(task, tmp_path)
+    spec = make_job(config_model(), precision="float16", opset=15)
+    place = written(spec, tmp_path)
     graph = onnx.shape_inference.infer_shapes(onnx.load(place)).graph
     types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
     means = [node for node in graph.node if node.op_type in ("ReduceMean", "Sqrt", "Softmax")]
     assert means
     assert all(types.get(node.output[0], onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT for node in means)
-    assert largest_difference(task, place, pictures(2)) <= 0.01
+    assert largest_difference(spec, place, pictures(2)) <= 0.01
 
 
 @pytest.mark.slow
 def test_float16_takes_any_height_and_width(tmp_path):
-    task = make_job(with_input_shape(make_tiny(), (None, None, 3)), precision="float16")
-    place = written(task, tmp_path)
-    assert largest_difference(task, place, pictures(2), pictures(1, 36, 44)) <= 0.01
+    spec = make_job(with_input_shape(make_tiny(), (None, None, 3)), precision="float16")
+    place = written(spec, tmp_path)
+    assert largest_difference(spec, place, pictures(2), pictures(1, 36, 44)) <= 0.01
 
 
 @pytest.mark.parametrize(
     "precision", ["float32", *[pytest.param(p, marks=pytest.mark.slow) for p in ("float16", "int8")]]
 )
 def test_weights_of_a_large_model_stand_in_one_file_beside(precision, monkeypatch, tmp_path):
-    monkeypatch.setattr(weight_files, "LARGEST_FILE", 0)
-    monkeypatch.setattr("keras_vit.exporting.onnx.lower_precision.LARGEST_FILE", 0)
-    task = make_job(make_tiny(num_layers=1), precision=precision)
+    monkeypatch.setattr(writer, "LARGEST_FILE", 0)
+    monkeypatch.setattr("keras_vit.exporting.formats.onnx.LARGEST_FILE", 0)
+    spec = make_job(make_tiny(num_layers=1), precision=precision)
     staged = tmp_path / "staged"
     staged.mkdir()
-    place = written(task, staged)
+    place = written(spec, staged)
     moved = tmp_path / "elsewhere"
     staged.rename(moved)
     assert sorted(path.name for path in moved.iterdir()) == ["model.onnx", "model.onnx.data"]
     bound = {"float32": FLOAT32, "float16": 0.01, "int8": 0.1}[precision]
-    assert largest_difference(task, moved / place.name, pictures(2)) <= bound
+    assert largest_difference(spec, moved / place.name, pictures(2)) <= bound
 
 
 def test_weights_are_counted_in_bytes(tmp_path, monkeypatch):
     """15 numbers are 60 bytes, too many for one message of 50."""
-    monkeypatch.setattr(weight_files, "LARGEST_FILE", 50)
+    monkeypatch.setattr(writer, "LARGEST_FILE", 50)
     proto = onnx.helper.make_model(onnx.helper.make_graph([], "graph", [], []))
     for name, count in (("small", 12), ("large", 15)):
-        weight_files.save(Graph(proto, {"weight": np.zeros(count, "float32")}), tmp_path / f"{name}.onnx")
+        writer.save(Graph(proto, {"weight": np.zeros(count, "float32")}), tmp_path / f"{name}.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["large.onnx", "large.onnx.data", "small.onnx"]
 
 
 def test_an_operator_that_nobody_has_is_not_written(monkeypatch, tmp_path):
-    monkeypatch.setattr(graph_conversion, "HANDLERS", {})  # as tf2onnx is by itself
+    monkeypatch.setattr(onnx_graph, "HANDLERS", {})  # as tf2onnx is by itself
     with pytest.raises(ExportError, match=r"(?s)opset 18.*Received: .*Erfc"):
         writer.write(make_job(config_model(activation="gelu", num_layers=1)), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
@@ -162,7 +162,7 @@ def test_a_node_of_another_domain_is_refused():
     graph = onnx.helper.make_graph([node], "g", [], [])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
     with pytest.raises(ExportError, match=r"com\.microsoft\.FusedGelu"):
-        graph_checks.check_graph(model, 18)
+        writer.check_graph(model, 18)
 
 
 def test_a_damaged_file_is_refused_by_checker_and_runtime(plain, tmp_path):
@@ -171,7 +171,7 @@ def test_a_damaged_file_is_refused_by_checker_and_runtime(plain, tmp_path):
     del model.graph.node[4]
     onnx.save(model, place)
     with pytest.raises(ExportError, match="checker"):
-        graph_checks.check_file(place, 18)
+        writer.check_file(place, 18)
     with pytest.raises(ExportError, match="ONNX Runtime"):
         writer.open_runtime(place)
 
@@ -183,10 +183,10 @@ import test_onnx as t
 model = t.keras_vit.ViTH14(weights=None)
 head = model.get_layer("head").kernel  # zeros at the start, which hide differences
 head.assign(t.np.random.default_rng(4).normal(0, 0.02, head.shape))
-task = t.make_job(model, labels=None)
+spec = t.make_job(model, labels=None)
 place = pathlib.Path(sys.argv[1]) / "model.onnx"
-t.writer.write(task, place)
-print(t.largest_difference(task, place, t.pictures(1, 224, 224)))
+t.writer.write(spec, place)
+print(t.largest_difference(spec, place, t.pictures(1, 224, 224)))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
 

@@ -12,13 +12,13 @@ from served import differences, make_job, model_says, pictures
 
 import keras_vit
 from keras_vit import processor
-from keras_vit.exporting import openvino
-from keras_vit.exporting.engines.runtimes import opened
+from keras_vit.exporting.engines.runtimes import open_engine
+from keras_vit.exporting.formats import openvino
 from keras_vit.exporting.report import ExportError
 
 
-def written(task, folder):
-    openvino.write(task, folder / "trees.xml")
+def written(spec, folder):
+    openvino.write(spec, folder / "trees.xml")
     return folder / "trees.xml"
 
 
@@ -30,16 +30,16 @@ def read(file):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A task and its file in float32."""
-    task = make_job()
-    return task, written(task, tmp_path_factory.mktemp("plain"))
+    """A spec and its file in float32."""
+    spec = make_job()
+    return spec, written(spec, tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture(scope="module")
 def int8(tmp_path_factory):
-    """A task and its file in int8."""
-    task = make_job(precision="int8", calibration_photos=pictures(32))
-    return task, written(task, tmp_path_factory.mktemp("int8"))
+    """A spec and its file in int8."""
+    spec = make_job(precision="int8", calibration_photos=pictures(32))
+    return spec, written(spec, tmp_path_factory.mktemp("int8"))
 
 
 def test_inputs_and_outputs_have_names_and_a_free_batch(plain):
@@ -71,7 +71,7 @@ def test_line_of_the_report_opens_the_file_as_it_was_compared(kind, request, tmp
     for part in file.parent.iterdir():
         os.link(part, tmp_path / f"an odd 'name'{part.suffix}")
     monkeypatch.chdir(tmp_path)
-    compiled = eval(openvino.opening("an odd 'name'.xml"), {"openvino": package})
+    compiled = eval(openvino.load_snippet("an odd 'name'.xml"), {"openvino": package})
     np.testing.assert_array_equal(
         compiled(pictures(5))["logits"], openvino.open_runtime(file).run(pictures(5))["logits"]
     )
@@ -135,10 +135,10 @@ def most_of_kernels(file):
     return max(np.abs(node.data.astype(int)).max() for node in constants if node.data.dtype == np.int8)
 
 
-def mean_differences(task, run):
+def mean_differences(spec, run):
     """Of the features of 32 photos, in deviations."""
     photos = pictures(32)
-    expected = model_says(task, photos)["features"]
+    expected = model_says(spec, photos)["features"]
     return np.abs(run(photos)["features"] - expected).mean() / expected.std()
 
 
@@ -149,18 +149,18 @@ def test_int8_of_an_engine_is_for_the_processor_that_it_stays_on(flags, portable
     facts, seen = tmp_path / "cpuinfo", []
     facts.write_text(f"model name: Some CPU\nflags\t: {flags}\n")
     monkeypatch.setattr(processor, "_FACTS", facts)
-    monkeypatch.setattr(openvino, "opened", lambda task, *_: seen.append(task.portable))
-    task = make_job(precision="int8")
-    opened("openvino", task, None)
-    assert (task.portable, seen) == (True, [portable])
+    monkeypatch.setattr(openvino, "compile_model", lambda spec, *_: seen.append(spec.portable))
+    spec = make_job(precision="int8")
+    open_engine("openvino", spec, None)
+    assert (spec.portable, seen) == (True, [portable])
 
 
 def test_int8_takes_layers_without_a_bias(tmp_path):
     """Whose scales OpenVINO would move through the reshape into heads, and fail."""
     model = keras_vit.build(tiny_config(hidden_size=192, num_layers=1), input_shape=(20, 28, 3), classes=7)
-    task = make_job(model, precision="int8", calibration_photos=pictures(32))
+    spec = make_job(model, precision="int8", calibration_photos=pictures(32))
     assert not model.get_layer("block_00").attention.value.bias.numpy().any()
-    found = differences(task, openvino.open_runtime(written(task, tmp_path)).run, pictures(5))
+    found = differences(spec, openvino.open_runtime(written(spec, tmp_path)).run, pictures(5))
     assert max(found.values()) < 0.5  # of the deviation
 
 
@@ -180,9 +180,9 @@ def test_openvino_is_told_the_precision_of_floats(precision, capable, told, monk
             raise RuntimeError("enough")
 
     monkeypatch.setattr(package, "Core", Core)
-    monkeypatch.setattr(openvino, "_network", lambda task: None)
+    monkeypatch.setattr(openvino, "_network", lambda spec: None)
     with pytest.raises(ExportError, match="enough"):
-        openvino.opened(make_job(precision=precision), None)
+        openvino.compile_model(make_job(precision=precision), None)
     with pytest.raises(ExportError, match="enough"):
         openvino.open_runtime("model.xml")  # as the report of an export says to open it
     assert seen == [told, "f32"]
@@ -190,9 +190,9 @@ def test_openvino_is_told_the_precision_of_floats(precision, capable, told, monk
 
 def test_weights_of_openvino_are_its_own(monkeypatch):
     """Where nothing is folded, as in a ResNet, it converts the model itself, whose arrays it could go on reading."""
-    monkeypatch.setattr(openvino, "FOLDED", ())
+    monkeypatch.setattr(openvino, "FOLDS", ())
     model = make_tiny(num_layers=1)
-    run, x = opened("openvino", make_job(model, takes="images"), None).run, images(2, 20, 28, 3)
+    run, x = open_engine("openvino", make_job(model, takes="images"), None).run, images(2, 20, 28, 3)
     before = run(x)["features"]
     for weight in model.weights:
         weight.assign(np.full(weight.shape, np.nan))

@@ -6,10 +6,9 @@ import pytest
 from conftest import make_tiny, randomise
 from served import differences, make_job, pictures
 
-from keras_vit.exporting import openvino as writer
-from keras_vit.exporting import openvino_graph
-from keras_vit.exporting.folding import folded_task
-from keras_vit.exporting.pixels import pixel_function
+from keras_vit.exporting.folding import folded_spec
+from keras_vit.exporting.formats import openvino as writer
+from keras_vit.exporting.model_function import pixel_function
 
 openvino = pytest.importorskip("openvino")
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports need TensorFlow")
@@ -32,25 +31,25 @@ def types(network):
     ids=["token", "exact GELU", "map", "any size"],
 )
 def test_model_says_the_same_in_fewer_steps(options, norms, layers, tmp_path, monkeypatch):
-    task = make_job(randomise(make_tiny(num_layers=2, **{"input_shape": (20, 28, 3)} | options)))
-    function = pixel_function(folded_task(task, writer.FOLDED)).get_concrete_function()
+    spec = make_job(randomise(make_tiny(num_layers=2, **{"input_shape": (20, 28, 3)} | options)))
+    function = pixel_function(folded_spec(spec, writer.FOLDS)).get_concrete_function()
     with writer._unreported():  # its report to its maker would leave by a process of its own
         network = openvino.convert_model(function)
-    found = [openvino_graph.join_norms(network), openvino_graph.keep_tokens(network)]
+    found = [writer.join_norms(network), writer.keep_tokens(network)]
     assert found == [norms, layers]
     assert types(network).count("MVN") == norms
-    assert not openvino_graph.join_norms(network)
+    assert not writer.join_norms(network)
     monkeypatch.setattr(openvino, "convert_model", rewritten(openvino.convert_model))
-    writer.write(task, tmp_path / "model.xml")
+    writer.write(spec, tmp_path / "model.xml")
     run = writer.open_runtime(tmp_path / "model.xml").run
     assert types(openvino.Core().read_model(tmp_path / "model.xml")).count("MVN") == norms
-    assert max(differences(task, run, pictures(3)).values()) < 1e-5  # the promise of float32
+    assert max(differences(spec, run, pictures(3)).values()) < 1e-5  # the promise of float32
 
 
 def rewritten(convert):
     def converted(function, **options):
         network = convert(function, **options)
-        openvino_graph.rewrite(network)
+        writer.rewrite(network)
         return network
 
     return converted
@@ -74,7 +73,7 @@ def test_what_is_no_layer_norm_is_left_alone(changes):
     from openvino import opset13 as ops
 
     network = norm(ops, **changes)
-    assert openvino_graph.join_norms(network) == 0
+    assert writer.join_norms(network) == 0
     assert "MVN" not in types(network)
 
 
@@ -83,7 +82,7 @@ def test_layer_norm_keeps_its_numbers():
 
     network = norm(ops)
     before = answer(network)
-    assert openvino_graph.join_norms(network) == 1
+    assert writer.join_norms(network) == 1
     np.testing.assert_allclose(answer(network), before, atol=1e-6)
     centred = TOKENS - TOKENS.mean(-1, keepdims=True)
     np.testing.assert_allclose(before, centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6), atol=1e-5)
@@ -108,7 +107,7 @@ def test_dense_layers_keep_their_numbers():
 
     network = dense(ops, lambda rows: ops.gelu(rows, "erf"), transposed=True)
     before = answer(network)
-    assert openvino_graph.keep_tokens(network) == 1
+    assert writer.keep_tokens(network) == 1
     network.validate_nodes_and_infer_types()
     np.testing.assert_allclose(answer(network), before, atol=1e-6)
 
@@ -134,4 +133,4 @@ def test_rows_that_something_looks_at_stay_rows(behind):
         network = openvino.Model([ops.reshape(rows, np.array([4, 1, 4]), False)], [x])
     else:
         network = dense(ops, lambda rows: behind(ops, rows))
-    assert openvino_graph.keep_tokens(network) == 0
+    assert writer.keep_tokens(network) == 0

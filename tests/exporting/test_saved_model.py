@@ -10,7 +10,7 @@ from exporting.served import LABELS, RECORDS, logits, make_job, softmax, with_re
 from pictures import encoded, forged_png, picture, turned
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_vit.exporting.saved_model import open_runtime, write
+from keras_vit.exporting.formats.saved_model import open_runtime, write
 from keras_vit.exporting.verification import verify
 from keras_vit.model.outputs import inference_model
 from keras_vit.model.precision import in_precision
@@ -27,35 +27,35 @@ SOME_RECORDS = [name if name == "bicubic" else pytest.param(name, marks=pytest.m
 def served(tmp_path_factory):
     """A model, and the signatures of its folder."""
     keras.utils.set_random_seed(7)
-    task, place = make_job(), tmp_path_factory.mktemp("served") / "1"
-    write(task, place)
-    return task, place, tf.saved_model.load(str(place))
+    spec, place = make_job(), tmp_path_factory.mktemp("served") / "1"
+    write(spec, place)
+    return spec, place, tf.saved_model.load(str(place))
 
 
 @pytest.fixture(scope="module")
 def of_record(tmp_path_factory):
-    """By the name of a record, a task with it and its folder, written once."""
+    """By the name of a record, a spec with it and its folder, written once."""
 
     @functools.cache
     def of_record(name):
-        task, place = make_job(with_record(name)), tmp_path_factory.mktemp("record") / "1"
-        write(task, place)
-        return task, place
+        spec, place = make_job(with_record(name)), tmp_path_factory.mktemp("record") / "1"
+        write(spec, place)
+        return spec, place
 
     return of_record
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """A task whose network is compiled and whose scores are sigmoids, its folder, and its signatures."""
-    task = make_job(make_tiny(num_layers=1), jit_compile=True, activation="sigmoid")
+    """A spec whose network is compiled and whose scores are sigmoids, its folder, and its signatures."""
+    spec = make_job(make_tiny(num_layers=1), jit_compile=True, activation="sigmoid")
     place = tmp_path_factory.mktemp("compiled") / "1"
-    write(task, place)
-    return task, place, tf.saved_model.load(str(place))
+    write(spec, place)
+    return spec, place, tf.saved_model.load(str(place))
 
 
-def signatures_of(task, place):
-    write(task, place)
+def signatures_of(spec, place):
+    write(spec, place)
     return signatures_in(place)
 
 
@@ -102,15 +102,15 @@ def test_signatures_have_the_documented_names_and_shapes(served):
 
 @pytest.mark.parametrize("record", SOME_RECORDS)
 def test_files_get_the_scores_that_keras_gives_their_pixels(record, of_record):
-    task, place = of_record(record)
+    spec, place = of_record(record)
     signatures, _kept = signatures_in(place)
     found = signatures["serving_default"](image_bytes=tf.constant(FILES))
-    wanted = np.stack([softmax(logits(task.model, pixels)) for pixels in PICTURES])
+    wanted = np.stack([softmax(logits(spec.model, pixels)) for pixels in PICTURES])
     np.testing.assert_allclose(found["scores"], wanted, atol=CLOSE)
     for pixels in PICTURES[:2]:
         found = signatures["predict_pixels"](pixels=tf.constant(pixels[None]))
-        np.testing.assert_allclose(found["logits"][0], logits(task.model, pixels), atol=CLOSE)
-    assert verify(task.model, open_runtime(place), PICTURES, task).passed  # a crop also of the model's own size
+        np.testing.assert_allclose(found["logits"][0], logits(spec.model, pixels), atol=CLOSE)
+    assert verify(spec.model, open_runtime(place), PICTURES, spec).passed  # a crop also of the model's own size
 
 
 def test_best_classes_come_first_with_their_labels(served):
@@ -122,9 +122,9 @@ def test_best_classes_come_first_with_their_labels(served):
 
 
 def test_features_are_what_the_head_reads(served):
-    task, _, loaded = served
-    prepared = np.concatenate([numpy(task.model.preprocessing(pixels[None])) for pixels in PICTURES])
-    wanted = inference_model(task.model)(prepared, training=False)["features"]
+    spec, _, loaded = served
+    prepared = np.concatenate([numpy(spec.model.preprocessing(pixels[None])) for pixels in PICTURES])
+    wanted = inference_model(spec.model)(prepared, training=False)["features"]
     np.testing.assert_allclose(
         loaded.signatures["features"](image_bytes=tf.constant(FILES))["features"], wanted, atol=CLOSE
     )
@@ -133,9 +133,9 @@ def test_features_are_what_the_head_reads(served):
 
 
 def test_photo_that_asks_to_be_turned_is_turned(served):
-    task, _, loaded = served
+    spec, _, loaded = served
     found = loaded.signatures["serving_default"](image_bytes=tf.constant([turned(PICTURES[0], 6, "PNG")]))
-    wanted = softmax(logits(task.model, np.rot90(PICTURES[0], -1)))
+    wanted = softmax(logits(spec.model, np.rot90(PICTURES[0], -1)))
     np.testing.assert_allclose(found["scores"][0], wanted, atol=CLOSE)
 
 
@@ -178,36 +178,36 @@ def test_request_of_too_many_images_is_refused_by_every_signature(served):
 
 def test_signature_of_pixels_is_converted_to_litert(served):
     """By its built-in operations alone, as most weights prepare photos: squashed, bilinear, without antialias."""
-    task, place, _ = served
+    spec, place, _ = served
     converter = tf.lite.TFLiteConverter.from_saved_model(str(place), signature_keys=["predict_pixels"])
     with silence():
         interpreter = tf.lite.Interpreter(model_content=converter.convert())
         runner = interpreter.get_signature_runner("predict_pixels")
         found = [runner(pixels=pixels[None]) for pixels in (picture(20, 28), *PICTURES[:2])]
-    wanted = [logits(task.model, pixels) for pixels in (picture(20, 28), *PICTURES[:2])]
+    wanted = [logits(spec.model, pixels) for pixels in (picture(20, 28), *PICTURES[:2])]
     np.testing.assert_allclose([one["logits"][0] for one in found], wanted, atol=CLOSE)
     assert [one["labels"][0, 0].decode() for one in found] == [LABELS[one.argmax()] for one in wanted]
 
 
 def test_session_of_tensorflow_1_answers_as_keras(served):
-    task, place, _ = served
+    spec, place, _ = served
     runtime = open_runtime(place)
     pixels = np.stack([picture(20, 28, seed=n) for n in range(4)])
-    wanted = inference_model(task.model)(numpy(task.model.preprocessing(pixels)), training=False)
+    wanted = inference_model(spec.model)(numpy(spec.model.preprocessing(pixels)), training=False)
     found = runtime.run(pixels)
     np.testing.assert_allclose(found["logits"], wanted["logits"], atol=CLOSE)
     np.testing.assert_allclose(found["features"], wanted["features"], atol=CLOSE)
     photos = runtime.photos([FILES[0], b"text"])
-    np.testing.assert_allclose(photos["scores"][0], softmax(logits(task.model, PICTURES[0])), atol=CLOSE)
+    np.testing.assert_allclose(photos["scores"][0], softmax(logits(spec.model, PICTURES[0])), atol=CLOSE)
     assert photos["status"].tolist() == [b"ok", b"not a JPEG or PNG"]
     assert runtime.name == f"tensorflow {tf.__version__}"
 
 
 def test_compiled_network_answers_as_keras(compiled):
     """Of one, three and no photo, each of which XLA compiles, by either loader, and a bad one among them."""
-    task, place, loaded = compiled
+    spec, place, loaded = compiled
     signatures, runtime = loaded.signatures, open_runtime(place)
-    wanted = [sigmoid(logits(task.model, pixels)) for pixels in PICTURES[:2]]
+    wanted = [sigmoid(logits(spec.model, pixels)) for pixels in PICTURES[:2]]
     found = runtime.photos(FILES[:1])
     np.testing.assert_allclose(found["scores"], wanted[:1], atol=CLOSE)
     found = signatures["serving_default"](image_bytes=tf.constant([FILES[0], b"text", FILES[1]]))
@@ -265,23 +265,23 @@ def test_folder_holds_nothing_of_the_machine_or_of_keras(served):
 
 
 def test_model_without_a_head_serves_features_alone(tmp_path):
-    task = make_job(make_tiny(include_top=False, classes=None, num_layers=1))
-    signatures, _kept = signatures_of(task, tmp_path / "1")
+    spec = make_job(make_tiny(include_top=False, classes=None, num_layers=1))
+    signatures, _kept = signatures_of(spec, tmp_path / "1")
     assert set(signatures) == {"serving_default", "features", "features_pixels"}
     found = signatures["serving_default"](image_bytes=tf.constant([*FILES[:2], b""]))
-    np.testing.assert_allclose(found["features"][1], logits(task.model, PICTURES[1]), atol=CLOSE)
+    np.testing.assert_allclose(found["features"][1], logits(spec.model, PICTURES[1]), atol=CLOSE)
     assert not found["features"][2].numpy().any()
     assert set(open_runtime(tmp_path / "1").photos(FILES[:1])) == {"features", "status"}
 
 
 def test_model_of_any_size_takes_pixels_of_any_size(tmp_path):
-    task = make_job(make_tiny(input_shape=(None, None, 3), num_layers=1))
-    signatures, _kept = signatures_of(task, tmp_path / "1")
+    spec = make_job(make_tiny(input_shape=(None, None, 3), num_layers=1))
+    signatures, _kept = signatures_of(spec, tmp_path / "1")
     assert set(signatures) == {"serving_default", "predict_pixels", "features_pixels"}
     pixels = picture(24, 36)
     np.testing.assert_allclose(
         signatures["serving_default"](pixels=tf.constant(pixels[None]))["logits"][0],
-        logits(task.model, pixels),
+        logits(spec.model, pixels),
         atol=CLOSE,
     )
     assert open_runtime(tmp_path / "1").photos is None
@@ -295,17 +295,17 @@ def test_sigmoid_scores_come_of_the_logits(compiled):
 def test_model_that_ends_in_scores_has_no_logits(tmp_path):
     """And takes no files, whose signatures are slow to write."""
     model = make_tiny(classifier_activation="softmax", input_shape=(None, None, 3), num_layers=1)
-    task, pixels = make_job(model, activation="none"), picture(24, 36)
-    signatures, _kept = signatures_of(task, tmp_path / "1")
+    spec, pixels = make_job(model, activation="none"), picture(24, 36)
+    signatures, _kept = signatures_of(spec, tmp_path / "1")
     found = signatures["predict_pixels"](pixels=tf.constant(pixels[None]))
     assert "logits" not in found
-    np.testing.assert_allclose(found["scores"][0], logits(task.model, pixels), atol=CLOSE)
+    np.testing.assert_allclose(found["scores"][0], logits(spec.model, pixels), atol=CLOSE)
 
 
 def test_int8_is_served_as_keras_computes_it(tmp_path):
     model = in_precision(make_tiny(num_layers=1, input_shape=(None, None, 3)), "int8")
-    task, pixels = make_job(model, precision="int8"), picture(24, 36)
-    signatures, _kept = signatures_of(task, tmp_path / "1")
+    spec, pixels = make_job(model, precision="int8"), picture(24, 36)
+    signatures, _kept = signatures_of(spec, tmp_path / "1")
     found = signatures["serving_default"](pixels=tf.constant(pixels[None]))
     assert found["logits"].dtype == tf.float32
     # The same operations; fused otherwise, a number of 8 bits may round to its neighbour.

@@ -9,7 +9,7 @@ from served import LABELS, make_job
 
 import keras_vit
 from keras_vit.exporting.report import Drift, ExportReport
-from keras_vit.exporting.saved_model.serving_files import served_card
+from keras_vit.exporting.serving_files import served_card
 from keras_vit.pages.cards import Card
 
 PHOTOS = [np.random.default_rng(seed).integers(0, 256, (33, 41, 3), "uint8") for seed in range(2)]

@@ -10,8 +10,8 @@ import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from serving_model import write_served
 
-from keras_vit.exporting.saved_model import serving_files
-from keras_vit.exporting.saved_model.serving_protos import serving_messages
+from keras_vit.exporting import serving_files
+from keras_vit.exporting.serving_files import serving_messages
 
 # Written with tensorflow-serving-api 2.21.0: all the fields that we have, in one PredictionLog.
 GOLDEN = bytes.fromhex(
@@ -53,7 +53,7 @@ class StandInJob:
 
 
 @pytest.fixture(scope="module")
-def task():
+def spec():
     pixels = np.random.default_rng(0).integers(0, 256, (7, 20, 28, 3), dtype="uint8")
     return StandInJob("birds-2", pixels)
 
@@ -65,15 +65,15 @@ def version(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def written(task, version, tmp_path_factory):
-    """`(task, folder)`, not to be changed; the version's folder is `folder/1`."""
+def written(spec, version, tmp_path_factory):
+    """`(spec, folder)`, not to be changed; the version's folder is `folder/1`."""
     folder = tmp_path_factory.mktemp("written")
-    return task, write(task, version, folder)
+    return spec, write(spec, version, folder)
 
 
-def write(task, version, folder, photos=None):
+def write(spec, version, folder, photos=None):
     """Writes the files for a copy of the version, `folder/1`, and gives `folder`."""
-    serving_files.write_serving_files(task, folder, shutil.copytree(version, folder / "1"), photos)
+    serving_files.write_serving_files(spec, folder, shutil.copytree(version, folder / "1"), photos)
     return folder
 
 
@@ -148,25 +148,25 @@ def test_warmup_has_a_request_for_every_signature(written):
 
 
 def test_warmup_sends_jpegs_that_decode_to_the_photos(written):
-    task, folder = written
+    spec, folder = written
     files = tf.make_ndarray(logs(folder)[-1].predict_log.request.inputs["image_bytes"])
     assert files.shape == (4,)
-    smooth = tf.image.resize(task.calibration_photos[0], (5, 7)).numpy()
+    smooth = tf.image.resize(spec.calibration_photos[0], (5, 7)).numpy()
     decoded = tf.image.resize(tf.io.decode_jpeg(files[0]), (5, 7)).numpy()
     assert tf.io.decode_jpeg(files[0]).shape == (20, 28, 3)
     assert np.abs(smooth - decoded).mean() < 60  # of noise JPEG keeps the coarse part; another photo is 100 apart
 
 
 def test_warmup_sends_pixels_of_the_model_as_they_are(written):
-    task, folder = written
+    spec, folder = written
     sent = tf.make_ndarray(logs(folder)[0].predict_log.request.inputs["pixels"])
-    np.testing.assert_array_equal(sent, task.calibration_photos[:1])
+    np.testing.assert_array_equal(sent, spec.calibration_photos[:1])
     assert sent.dtype == np.uint8
 
 
-def test_warmup_takes_given_photos_of_many_sizes(task, version, tmp_path):
+def test_warmup_takes_given_photos_of_many_sizes(spec, version, tmp_path):
     photos = [np.full((height, 31, 3), 90, "uint8") for height in (11, 23)]
-    files = tf.make_ndarray(logs(write(task, version, tmp_path, photos))[-1].predict_log.request.inputs["image_bytes"])
+    files = tf.make_ndarray(logs(write(spec, version, tmp_path, photos))[-1].predict_log.request.inputs["image_bytes"])
     assert [tf.io.decode_jpeg(data).shape[0] for data in files] == [11, 23]
 
 
@@ -236,9 +236,9 @@ def test_batching_parameters_pad_nothing(written, public):
     ids=str,
 )
 def test_warmup_has_every_number_of_photos_that_is_compiled_and_none_beyond_the_limit(
-    fields, sizes, allowed, largest, task, version, public, tmp_path
+    fields, sizes, allowed, largest, spec, version, public, tmp_path
 ):
-    write(dataclasses.replace(task, **fields), version, tmp_path)
+    write(dataclasses.replace(spec, **fields), version, tmp_path)
     found = text_format.Parse((tmp_path / "batching_parameters.txt").read_text(), public.BatchingParameters())
     requests = serving_files.read_warmup_requests(tmp_path / "1")
     sent = [tf.make_ndarray(request.inputs["image_bytes"]) for request in requests if "image_bytes" in request.inputs]

@@ -78,7 +78,7 @@ def test_file_goes_last_after_what_it_refers_to(tmp_path, monkeypatch):
     with staging(tmp_path) as place:
         for name in ("a.onnx", "a.onnx.data", "z"):
             (place / name).write_text(name)
-        publish_files(place, tmp_path / "a.onnx", is_ours=None)
+        publish_files(place, tmp_path / "a.onnx", is_own_file=None)
     assert (len(moved), moved[-1]) == (3, "a.onnx")
     assert names(tmp_path) == ["a.onnx", "a.onnx.data", "z"]
 
@@ -122,7 +122,7 @@ def test_export_killed_anywhere_leaves_old_or_new_files_or_no_graph(tmp_path, mo
         with monkeypatch.context() as patched:
             kill_before(patched, step)
             with contextlib.suppress(Killed):
-                publish_files(place, folder / "a.xml", is_ours=lambda file: True)
+                publish_files(place, folder / "a.xml", is_own_file=lambda file: True)
         found = {path.name: path.read_text() for path in folder.iterdir()}
         if found.get("a.xml") == "new" or (found.get("a.xml") == "old" and there == "all"):
             assert found == dict.fromkeys(("a.xml", *others), found["a.xml"])
@@ -145,7 +145,7 @@ def test_graph_stays_where_its_data_cannot_be_replaced(tmp_path, monkeypatch):
         (tmp_path / name).write_text("old")
         (tmp_path / "staged" / name).write_text("new")
     with pytest.raises(PermissionError, match="read-only"):
-        publish_files(tmp_path / "staged", tmp_path / "a.xml", is_ours=lambda file: True)
+        publish_files(tmp_path / "staged", tmp_path / "a.xml", is_own_file=lambda file: True)
     assert {(tmp_path / name).read_text() for name in ("a.xml", "a.bin")} == {"old"}
 
 
@@ -157,7 +157,7 @@ def test_exports_at_once_to_one_place_leave_the_files_of_one(tmp_path):
             for name in ("a.xml", "a.bin"):
                 (place / name).write_text(str(number))
             start.wait(30)
-            publish_files(place, tmp_path / "a.xml", is_ours=lambda file: True)
+            publish_files(place, tmp_path / "a.xml", is_own_file=lambda file: True)
 
     threads = [threading.Thread(target=export, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -193,10 +193,10 @@ def test_file_that_is_there_stays_unless_it_may_go(tmp_path, name):
         for new in ("a.onnx", "a.onnx.data"):
             (place / new).write_text("new")
         with pytest.raises(FileExistsError, match=f"{tmp_path / name}.*overwrite=True"):
-            publish_files(place, tmp_path / "a.onnx", is_ours=None)
+            publish_files(place, tmp_path / "a.onnx", is_own_file=None)
         assert (tmp_path / name).read_text() == "precious"
         assert len(names(place)) == 2
-        publish_files(place, tmp_path / "a.onnx", is_ours=lambda file: True)
+        publish_files(place, tmp_path / "a.onnx", is_own_file=lambda file: True)
     assert {(tmp_path / new).read_text() for new in ("a.onnx", "a.onnx.data")} == {"new"}
 
 

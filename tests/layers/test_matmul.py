@@ -7,7 +7,7 @@ from conftest import images, make_tiny, numpy
 from exporting.served import make_job
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_vit.exporting.saved_model import write
+from keras_vit.exporting.formats.saved_model import write
 from keras_vit.kernels import jax_gpu as fused
 from keras_vit.layers import MlpBlock
 from keras_vit.model.precision import in_precision

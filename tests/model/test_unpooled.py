@@ -10,7 +10,7 @@ from conftest import make_tiny, numpy, run_python
 from exporting.served import make_job
 
 from keras_vit.exporting.folding import folded
-from keras_vit.exporting.onnx.graph_conversion import _function
+from keras_vit.exporting.onnx_graph import _function
 from keras_vit.model import unpooled as module
 from keras_vit.model.unpooled import assign, unpooled
 

@@ -12,24 +12,30 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_positive_int, check_threads, with_parameters
-from keras_vit.exporting import onnx
-from keras_vit.exporting.budget import affordable
-from keras_vit.exporting.engines.earlier_calls import DEFAULT_CACHE, EarlierCalls, Request, earlier_calls
+from keras_vit.exporting.budget import max_repeats
+from keras_vit.exporting.engines.cache import DEFAULT_CACHE, EngineCache, Request, open_cache
 from keras_vit.exporting.engines.engine import Engine, EngineReport
-from keras_vit.exporting.engines.runtimes import ALL, check_possible, is_calibrated, of_pixels, opened, writer_of
+from keras_vit.exporting.engines.runtimes import (
+    ALL,
+    check_available,
+    engine_writer,
+    is_calibrated,
+    open_engine,
+    with_preprocessing,
+)
 from keras_vit.exporting.export import check_exportable, photos_for
-from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
+from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, onnx
 from keras_vit.exporting.report import Drift, ExportError, Runtime
 from keras_vit.exporting.request import check_backend
 from keras_vit.exporting.sample_photos import Photos, resized
-from keras_vit.exporting.task import ExportTask
+from keras_vit.exporting.spec import ExportSpec
 from keras_vit.exporting.verification import REPEATS, Reference, compare, image_size, median_seconds
 from keras_vit.images.preprocessing import preprocess_input
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.precision import in_precision, is_quantized
 
 # Peak memory of B/16 at 1,024 pixels: TensorFlow 2.2 GiB, OpenVINO 3.1; with XLA 3.9, with ONNX Runtime 6.2.
-_NOT_OF_LARGE = ("xla", "onnxruntime")
+_NOT_FOR_LARGE = ("xla", "onnxruntime")
 _TOO_LARGE = "of a model that takes seconds for an image it holds gigabytes more; name it as `engine` to measure it"
 
 
@@ -91,8 +97,8 @@ def accelerate(
     batch_size = check_positive_int("batch_size", batch_size)
     check_backend()
     check_exportable(model)
-    calls = earlier_calls(Request(model, engine, precision, threads, batch_size, images), cache)
-    found = _Comparison(model, precision, threads, images, batch_size, calls)
+    kept = open_cache(Request(model, engine, precision, threads, batch_size, images), cache)
+    found = _Comparison(model, precision, threads, images, batch_size, kept)
     if (again := found.again()) is not None:
         return again
     if engine == "auto":
@@ -142,10 +148,10 @@ class _Comparison:
         threads: int | None,
         images: Photos,
         batch_size: int,
-        calls: EarlierCalls | None = None,
+        cache: EngineCache | None = None,
     ) -> None:
         self.model, self.precision, self.threads, self.images = model, precision, threads, images
-        self.batch_size, self.calls = batch_size, calls
+        self.batch_size, self.cache = batch_size, cache
         self.seconds: dict[str, float] = {}
         self.candidates: dict[str, _Candidate] = {}
         self.left_out: dict[str, str] = {}
@@ -161,23 +167,25 @@ class _Comparison:
 
     def again(self) -> Engine | None:
         """The engine of an earlier call, if there is one, and it computes a photo as the model does now."""
-        found = self.calls and self.calls.recall()
-        if not self.calls or not found:
+        found = self.cache and self.cache.get()
+        if not self.cache or not found:
             return None
         report, photo = found
-        task = self._task(report.engine, photo[None])
-        in_keras = writer_of(report.engine) is None
+        spec = self._task(report.engine, photo[None])
+        in_keras = engine_writer(report.engine) is None
         with contextlib.suppress(ExportError):  # which is raised again where the engine is made anew
-            runtime = opened(report.engine, task, self.threads) if in_keras else self.calls.reopened(report.engine)
+            runtime = open_engine(report.engine, spec, self.threads) if in_keras else self.cache.open(report.engine)
             if runtime is None:
                 return None
-            reference = Reference(self.original, task.activation, traced=False)
-            drift, _ = compare(self.original, reference, of_pixels(runtime, self.model.preprocessing), [photo], task)
+            reference = Reference(self.original, spec.activation, traced=False)
+            drift, _ = compare(
+                self.original, reference, with_preprocessing(runtime, self.model.preprocessing), [photo], spec
+            )
             bounds = {one.output: one.bound for one in report.drift}  # those of one photo can be narrower
             if all(one.max_difference <= bounds.get(one.output, 0) for one in drift):
                 return Engine(self.model, runtime, report)
         warnings.warn("the engine is made anew, as the kept one does not compute what the model computes", stacklevel=3)
-        self.calls.forget(report.engine)
+        self.cache.remove(report.engine)
         return None
 
     def add_all(self) -> None:
@@ -190,11 +198,11 @@ class _Comparison:
         if is_large:
             self._time(["model"])
         for engine in ALL:
-            if is_large and engine in _NOT_OF_LARGE:
+            if is_large and engine in _NOT_FOR_LARGE:
                 self.left_out[engine] = _TOO_LARGE
                 continue
             try:
-                check_possible(engine, self.precision, self.threads, is_quantized(self.model))
+                check_available(engine, self.precision, self.threads, is_quantized(self.model))
             except (ImportError, ValueError) as error:
                 self.left_out[engine] = _in_one_line(error)
                 continue
@@ -217,32 +225,32 @@ class _Comparison:
 
     def add(self, engine: str) -> None:
         """Opens an engine and compares it; raises if that cannot be, or it is beyond its bounds."""
-        check_possible(engine, self.precision, self.threads, is_quantized(self.model))
+        check_available(engine, self.precision, self.threads, is_quantized(self.model))
         photos, calibration = self._photos(engine)
-        task = self._task(engine, calibration)
-        if self.calls is None or writer_of(engine) is None:
-            self._compare(engine, opened(engine, task, self.threads), photos, task)
+        spec = self._task(engine, calibration)
+        if self.cache is None or engine_writer(engine) is None:
+            self._compare(engine, open_engine(engine, spec, self.threads), photos, spec)
             return
-        if (kept := self.calls.reopened(engine)) is not None:
+        if (cached := self.cache.open(engine)) is not None:
             try:
-                self._compare(engine, kept, photos, task)
+                self._compare(engine, cached, photos, spec)
                 return
             except ExportError:
-                self.calls.forget(engine)
-        with self.calls.keeping(engine) as keep:
-            self._compare(engine, opened(engine, task, self.threads, keep), photos, task)
+                self.cache.remove(engine)
+        with self.cache.staging(engine) as store:
+            self._compare(engine, open_engine(engine, spec, self.threads, store), photos, spec)
 
     def write(self, place: Path) -> None:
         """Writes the file that ONNX Runtime opens for prepared images, and compares it; it stays in any case."""
-        check_possible("onnxruntime", self.precision, self.threads, is_quantized(self.model))
+        check_available("onnxruntime", self.precision, self.threads, is_quantized(self.model))
         photos, calibration = self._photos("onnxruntime")
-        task = self._task("onnxruntime", calibration)
-        onnx.write(task, place)
-        self._compare("onnxruntime", onnx.open_runtime(place, self.threads), photos, task)
+        spec = self._task("onnxruntime", calibration)
+        onnx.write(spec, place)
+        self._compare("onnxruntime", onnx.open_runtime(place, self.threads), photos, spec)
 
-    def _compare(self, engine: str, runtime: Runtime, photos: list[np.ndarray], task: ExportTask) -> None:
-        ours = of_pixels(runtime, self.model.preprocessing)
-        drift, agreement = compare(self.original, self.reference, ours, photos, task)
+    def _compare(self, engine: str, runtime: Runtime, photos: list[np.ndarray], spec: ExportSpec) -> None:
+        on_pixels = with_preprocessing(runtime, self.model.preprocessing)
+        drift, agreement = compare(self.original, self.reference, on_pixels, photos, spec)
         if beyond := [_beyond(one) for one in drift if not one.within]:
             raise with_parameters(
                 ExportError(
@@ -272,9 +280,9 @@ class _Comparison:
             seconds=self.seconds,
             left_out=self.left_out,
         )
-        if self.calls is not None:
-            self.calls.remember(report, photos[0])
-            self.calls.tell_faults()
+        if self.cache is not None:
+            self.cache.put(report, photos[0])
+            self.cache.warn_unwritable()
         return Engine(self.model, runtime, report)
 
     def _time(self, names: list[str]) -> None:
@@ -292,15 +300,15 @@ class _Comparison:
     @functools.cached_property
     def _repeats(self) -> int:
         """How often each is timed."""
-        return affordable(self.model, image_size(self.model), REPEATS)
+        return max_repeats(self.model, image_size(self.model), REPEATS)
 
     def _photos(self, engine: str) -> tuple[list[np.ndarray], np.ndarray]:
         """Those to compare on, and those to calibrate on."""
         return photos_for(self.images, self.model, is_calibrated(engine, self.precision), engine)
 
-    def _task(self, engine: str, calibration: np.ndarray) -> ExportTask:
-        in_keras = writer_of(engine) is None
-        return ExportTask(
+    def _task(self, engine: str, calibration: np.ndarray) -> ExportSpec:
+        in_keras = engine_writer(engine) is None
+        return ExportSpec(
             model=in_precision(self.original, self.precision) if in_keras else self.original,
             precision=self.precision,
             labels=None,

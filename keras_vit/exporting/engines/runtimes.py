@@ -1,7 +1,7 @@
-"""The software that can compute a model on this machine, and a model opened in each: prepared images to its answers.
+"""A model opened in each of the engines: prepared images to its outputs.
 
-TensorFlow and XLA compute with the model's own weights where these are in the asked precision. ONNX Runtime reads a
-file that is written for it, and OpenVINO what its converter makes of the model; both pack the weights anew.
+TensorFlow and XLA compute with the model's own weights where these have the precision. ONNX Runtime reads a file that
+is written for it, OpenVINO a network that its converter makes of the model; both pack the weights anew.
 """
 
 import dataclasses
@@ -12,38 +12,36 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.checks import ArgumentError
-from keras_vit.exporting import onnx, openvino
-from keras_vit.exporting.budget import give_weights_back
-from keras_vit.exporting.engines.kept_networks import Keep
-from keras_vit.exporting.formats import ENGINES, OPSET
-from keras_vit.exporting.pixels import input_spec, pixel_module
+from keras_vit.exporting.budget import trim_weight_memory
+from keras_vit.exporting.engines.artifact_cache import Store
+from keras_vit.exporting.formats import ENGINES, OPSET, Format, onnx, openvino
+from keras_vit.exporting.model_function import input_spec, pixel_module
 from keras_vit.exporting.report import Runtime
-from keras_vit.exporting.task import ExportTask
-from keras_vit.exporting.writers import Writer
+from keras_vit.exporting.spec import ExportSpec
 from keras_vit.images.preprocessing import Preprocessing, preprocess_input
 
 ALL = ENGINES[1:]  # without "auto"
-_WRITERS: dict[str, Writer] = {"openvino": openvino, "onnxruntime": onnx}  # that bring a model into an engine
-_KEPT = f"network{onnx.EXTENSION}"
-_BESIDE = os.name == "posix"  # whether weights lie beside the file, which is mapped; Windows removes none that is
-_NOT_IN = {
+_WRITERS: dict[str, Format] = {"openvino": openvino, "onnxruntime": onnx}  # by engine
+_FILE = "network.onnx"
+_EXTERNAL = os.name == "posix"  # whether weights have a file of their own, which is mapped; Windows cannot remove one
+_UNSUPPORTED = {
     ("onnxruntime", "bfloat16"): ("ONNX Runtime has no bfloat16 on a CPU", 'precision="float32" or "int8"'),
 }
 
 
-def writer_of(engine: str) -> Writer | None:
-    """The module that brings a model into an engine; `None` of TensorFlow, which computes the model itself."""
+def engine_writer(engine: str) -> Format | None:
+    """The format in which an engine takes a model; `None` of TensorFlow, which computes the model itself."""
     return _WRITERS.get(engine)
 
 
 def is_calibrated(engine: str, precision: str) -> bool:
-    """Whether an engine, or of `"auto"` any of them, is calibrated on photos for a precision."""
-    writers = [writer_of(name) for name in (ALL if engine == "auto" else (engine,))]
-    return any(precision in writer.CALIBRATED for writer in writers if writer is not None)
+    """Whether an engine, or any of them for `"auto"`, is calibrated on photos for a precision."""
+    writers = [engine_writer(name) for name in (ALL if engine == "auto" else (engine,))]
+    return any(precision in writer.CALIBRATES for writer in writers if writer is not None)
 
 
-def check_possible(engine: str, precision: str, threads: int | None, quantized: bool) -> None:
-    """Raises for what this engine cannot do, or not on this machine.
+def check_available(engine: str, precision: str, threads: int | None, quantized: bool) -> None:
+    """Raises unless an engine can do this on this machine.
 
     Args:
         engine: one of `ALL`.
@@ -55,13 +53,13 @@ def check_possible(engine: str, precision: str, threads: int | None, quantized: 
         ImportError: if a package is missing.
         ValueError: for anything else.
     """
-    if (engine, precision) in _NOT_IN:
-        reason, instead = _NOT_IN[engine, precision]
+    if (engine, precision) in _UNSUPPORTED:
+        reason, instead = _UNSUPPORTED[engine, precision]
         raise ArgumentError(
             f'{reason}.\nReceived: engine="{engine}", precision="{precision}". Pass {instead}.',
             parameters=("engine", "precision"),
         )
-    writer = writer_of(engine)
+    writer = engine_writer(engine)
     if writer is None:
         return _check_threads(engine, threads)
     if quantized:
@@ -85,57 +83,56 @@ def _check_threads(engine: str, threads: int | None) -> None:
         )
 
 
-def opened(engine: str, task: ExportTask, threads: int | None, keep: Keep | None = None) -> Runtime:
+def open_engine(engine: str, spec: ExportSpec, threads: int | None, store: Store | None = None) -> Runtime:
     """A model in an engine; `run` takes float32 `(B, H, W, C)` as the model does.
 
     Args:
         engine: one of `ALL`.
-        task: with `takes="images"`.
+        spec: with `takes="images"`.
         threads: how many, or `None` for the engine's choice.
-        keep: is given a function that writes the converted network into a folder, and gives the folder if it is
-            written.
+        store: writes the converted network into a folder of the cache.
 
     Raises:
         ExportError: if the engine does not take the model.
     """
     if engine not in _WRITERS:
-        return _in_tensorflow(task)
+        return _in_tensorflow(spec)
     # An engine stays on this processor, so int8 takes all 8 bits where products are added in 32.
-    task = dataclasses.replace(task, portable=not openvino.adds_in_32_bits())
+    spec = dataclasses.replace(spec, portable=not openvino.adds_in_32_bits())
     if engine == "openvino":
-        return openvino.opened(task, threads, keep)
-    if keep is not None and (folder := keep(lambda folder: onnx.write(task, folder / _KEPT, _BESIDE))):
-        give_weights_back(task.model)  # of the folded copy
-        return onnx.open_runtime(folder / _KEPT, threads)
+        return openvino.compile_model(spec, threads, store)
+    if store is not None and (folder := store(lambda folder: onnx.write(spec, folder / _FILE, _EXTERNAL))):
+        trim_weight_memory(spec.model)  # of the folded copy
+        return onnx.open_runtime(folder / _FILE, threads)
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as temporary:
-        place = Path(temporary, _KEPT)
-        onnx.write(task, place, _BESIDE)
-        give_weights_back(task.model)
+        place = Path(temporary, _FILE)
+        onnx.write(spec, place, _EXTERNAL)
+        trim_weight_memory(spec.model)
         return onnx.open_runtime(place, threads)
 
 
-def reopened(engine: str, folder: Path, threads: int | None, precision: str) -> Runtime:
-    """What `opened` gave, of the network that it wrote into a folder: "openvino" or "onnxruntime"."""
+def load_engine(engine: str, folder: Path, threads: int | None, precision: str) -> Runtime:
+    """What `open_engine` returned, from the folder of its network: `"openvino"` or `"onnxruntime"`."""
     if engine == "openvino":
-        return openvino.reopened(folder, threads, precision)
-    return onnx.open_runtime(folder / _KEPT, threads)
+        return openvino.load_compiled(folder, threads, precision)
+    return onnx.open_runtime(folder / _FILE, threads)
 
 
-def _in_tensorflow(task: ExportTask) -> Runtime:
+def _in_tensorflow(spec: ExportSpec) -> Runtime:
     import tensorflow as tf
 
-    module = pixel_module(task)
-    spec = [input_spec(task)]
-    function = tf.function(module.answers, input_signature=spec, autograph=False, jit_compile=task.jit_compile)
+    module = pixel_module(spec)
+    signature = [input_spec(spec)]
+    function = tf.function(module.answers, input_signature=signature, autograph=False, jit_compile=spec.jit_compile)
     network = function.get_concrete_function()
     network.module = module  # its weights live as long as it
 
     def run(images: np.ndarray) -> dict[str, np.ndarray]:
         return {name: tensor.numpy() for name, tensor in network(tf.constant(images)).items()}
 
-    return Runtime(f"tensorflow {tf.__version__}{' with XLA' if task.jit_compile else ''}", run)
+    return Runtime(f"tensorflow {tf.__version__}{' with XLA' if spec.jit_compile else ''}", run)
 
 
-def of_pixels(runtime: Runtime, preprocessing: Preprocessing) -> Runtime:
-    """The runtime for pixels at the model's size, as files are compared with the model."""
+def with_preprocessing(runtime: Runtime, preprocessing: Preprocessing) -> Runtime:
+    """The runtime with preprocessing in front, for pixels at the model's size."""
     return dataclasses.replace(runtime, run=lambda pixels: runtime.run(preprocess_input(pixels, preprocessing)))

@@ -1,4 +1,4 @@
-"""What earlier calls of `accelerate` found and made, under digests of all that decides it."""
+"""The cache of `accelerate`: reports and converted networks of earlier calls, by a fingerprint of what decides them."""
 
 import contextlib
 import dataclasses
@@ -18,12 +18,12 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import cores
+from keras_vit.exporting.engines.artifact_cache import LIMIT, ArtifactCache, Store, max_bytes_kept
 from keras_vit.exporting.engines.engine import EngineReport
-from keras_vit.exporting.engines.kept_networks import LIMIT, Keep, KeptNetworks, most_bytes
-from keras_vit.exporting.engines.runtimes import is_calibrated, reopened, writer_of
+from keras_vit.exporting.engines.runtimes import engine_writer, is_calibrated, load_engine
 from keras_vit.exporting.export import MOST_PHOTOS
 from keras_vit.exporting.report import Drift, Runtime
-from keras_vit.exporting.sample_photos import Photos, digest_of_photos
+from keras_vit.exporting.sample_photos import Photos, photos_fingerprint
 from keras_vit.files import expand_path
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.model_digest import digest_of_model, has_own_code
@@ -39,7 +39,7 @@ _PACKAGE = Path(__file__).parents[2]
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a call of `accelerate` asks for; see there."""
+    """The arguments of a call of `accelerate`; see there."""
 
     model: ImageModel
     engine: str
@@ -49,29 +49,29 @@ class Request:
     images: Photos
 
 
-class EarlierCalls:
-    """What is kept of earlier calls for one request.
+class EngineCache:
+    """The cached report and networks for one request.
 
     Attributes:
-        request: which.
+        request: a `Request`.
     """
 
-    def __init__(self, request: Request, networks: KeptNetworks, photos: str) -> None:
-        """Takes the digest of the model as it is now, and of all around it.
+    def __init__(self, request: Request, artifacts: ArtifactCache, photos: str) -> None:
+        """Computes the fingerprint of the model as it is now, the software and the processor.
 
         Args:
-            request: which.
-            networks: where they are kept.
-            photos: digest of those of the request.
+            request: a `Request`.
+            artifacts: where entries are kept.
+            photos: fingerprint of the request's photos.
         """
-        self.request, self._networks, self._photos = request, networks, photos
+        self.request, self._artifacts, self._photos = request, artifacts, photos
         found = digest_of_model(request.model)
         found.update(json.dumps([_FORMAT, _versions(), _sources(), cpu_fingerprint()]).encode())
         self._digest = found.hexdigest()
 
-    def recall(self) -> tuple[EngineReport, np.ndarray] | None:
-        """The report of an earlier call that asked for the same, and a photo `(H, W, C)` that it compared."""
-        content = self._networks.note(self._name_of_note())
+    def get(self) -> tuple[EngineReport, np.ndarray] | None:
+        """The report of an earlier call with the same request, and a photo `(H, W, C)` that it compared."""
+        content = self._artifacts.get_note(self._note_name())
         if content is None:
             return None
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
@@ -79,89 +79,89 @@ class EarlierCalls:
             drift = tuple(Drift(**each) for each in facts.pop("drift"))
             return EngineReport(**facts, drift=drift), arrays["photo"]
 
-    def remember(self, report: EngineReport, photo: np.ndarray) -> None:
-        """Keeps a report for `recall`, unless its network could not be kept."""
-        if self._networks.fault is not None:
+    def put(self, report: EngineReport, photo: np.ndarray) -> None:
+        """Stores a report for `get`, unless its network could not be stored."""
+        if self._artifacts.fault is not None:
             return
         facts = {**report.summary(), "kept_on": datetime.date.today().isoformat()}
         file = io.BytesIO()
         np.savez(file, report=np.frombuffer(json.dumps(facts).encode(), "uint8"), photo=photo)
-        self._networks.write_note(self._name_of_note(), file.getvalue())
+        self._artifacts.put_note(self._note_name(), file.getvalue())
 
-    def reopened(self, engine: str) -> Runtime | None:
-        """An engine with the network that an earlier call has made for it, if there is one."""
-        folder = None if writer_of(engine) is None else self._networks.network(self._name_of_network(engine))
+    def open(self, engine: str) -> Runtime | None:
+        """An engine with its cached network, if there is one."""
+        folder = None if engine_writer(engine) is None else self._artifacts.get(self._network_name(engine))
         if folder is None:
             return None
         try:
-            return reopened(engine, folder, self.request.threads, self.request.precision)
+            return load_engine(engine, folder, self.request.threads, self.request.precision)
         except MemoryError:
             raise
-        except Exception:  # runtimes raise classes of their own; of what another process has just removed too
-            self.forget(engine)
+        except Exception:  # runtimes raise classes of their own, also for a file that was just removed
+            self.remove(engine)
             return None
 
-    def keeping(self, engine: str) -> contextlib.AbstractContextManager[Keep]:
-        """Gives what keeps the network of an engine, if nothing is raised inside; TensorFlow has none."""
-        return self._networks.keeping(self._name_of_network(engine))
+    def staging(self, engine: str) -> contextlib.AbstractContextManager[Store]:
+        """Yields a `Store` for the network of an engine; it is cached at the end, if nothing was raised."""
+        return self._artifacts.staging(self._network_name(engine))
 
-    def forget(self, engine: str) -> None:
-        """Removes the network of an engine, and what was found of it."""
-        self._networks.forget(self._name_of_network(engine))
-        self._networks.forget(self._name_of_note())
+    def remove(self, engine: str) -> None:
+        """Removes the network of an engine, and the report."""
+        self._artifacts.remove(self._network_name(engine))
+        self._artifacts.remove(self._note_name())
 
-    def tell_faults(self) -> None:
-        """Warns if something could not be kept."""
-        if self._networks.fault is not None:
-            warn_of_nothing(self._networks.fault)
+    def warn_unwritable(self) -> None:
+        """Warns if something could not be stored."""
+        if self._artifacts.fault is not None:
+            warn_not_cached(self._artifacts.fault)
 
-    def _name_of_network(self, engine: str) -> str:
+    def _network_name(self, engine: str) -> str:
         precision = self.request.precision
         return self._name(engine, precision, self._photos if is_calibrated(engine, precision) else None)
 
-    def _name_of_note(self) -> str:
-        asked = self.request
-        options = asked.engine, asked.precision, asked.threads, asked.batch_size
-        return self._name("note", *options, self._photos, _computes_on())
+    def _note_name(self) -> str:
+        request = self.request
+        options = request.engine, request.precision, request.threads, request.batch_size
+        return self._name("note", *options, self._photos, _hardware())
 
     def _name(self, *facts: Any) -> str:
         return hashlib.sha256(json.dumps([self._digest, *facts]).encode()).hexdigest()
 
 
-def earlier_calls(request: Request, cache: FilePath | None) -> EarlierCalls | None:
-    """Those that a call may look at, and keep its own with; `None` if nothing is kept.
+def open_cache(request: Request, cache: FilePath | None) -> EngineCache | None:
+    """The cache for a request; `None` if nothing is kept.
 
     Args:
-        request: what the call asks for.
+        request: a `Request`.
         cache: folder, by default `engines` in the cache folder; `None` for none.
 
     Raises:
         ValueError: for a folder without a name, or if `KERAS_VIT_ENGINES_GB` is no number.
     """
-    if cache is None or not (most := most_bytes()) or has_own_code(request.model):
+    if cache is None or not (limit := max_bytes_kept()) or has_own_code(request.model):
         return None
     if not str(cache):
         raise ValueError("`cache` must be a folder, or `None` to keep nothing.\nReceived: cache=''.")
     try:
-        photos = digest_of_photos(request.images, MOST_PHOTOS)
-    except (OSError, TypeError, ValueError):  # which are told where they are read
+        photos = photos_fingerprint(request.images, MOST_PHOTOS)
+    except (OSError, TypeError, ValueError):  # which raise again where they are read
         return None
     try:
-        networks = KeptNetworks(engines_dir() if cache == DEFAULT_CACHE else expand_path(cache), most)
+        artifacts = ArtifactCache(engines_dir() if cache == DEFAULT_CACHE else expand_path(cache), limit)
     except OSError as error:
-        warn_of_nothing(error)
+        warn_not_cached(error)
         return None
-    return EarlierCalls(request, networks, photos)
+    return EngineCache(request, artifacts, photos)
 
 
-def warn_of_nothing(error: OSError) -> None:
-    """Says in one line that something is not kept, and why."""
+def warn_not_cached(error: OSError) -> None:
+    """Warns that something is not stored, and why."""
     reason = printable(error.strerror or str(error))
     warnings.warn(f"the engine works, and is not kept for the next call: {reason}. {LIMIT}=0 keeps none.", stacklevel=3)
 
 
-def _computes_on() -> list[Any]:
-    """What decides times, and so which engine is the fastest: cores, devices and threads of TensorFlow."""
+def _hardware() -> list[Any]:
+    """The facts that decide times: cores, devices and threads of TensorFlow."""
     import tensorflow as tf
 
     threads = tf.config.threading.get_intra_op_parallelism_threads(), os.environ.get("TF_NUM_INTRAOP_THREADS")
@@ -169,7 +169,7 @@ def _computes_on() -> list[Any]:
 
 
 def _versions() -> list[tuple[str, str | None]]:
-    """Versions of what converts and computes; `None` of what is not installed."""
+    """Versions of the packages that convert and compute; `None` of one that is not installed."""
     return [(name, _version(name)) for name in _PACKAGES]
 
 

@@ -9,7 +9,7 @@ from keras_vit.version import __version__
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportTask:
+class ExportSpec:
     """One model to be written in one format.
 
     Attributes:

@@ -12,8 +12,8 @@ import stat
 import pytest
 from forks import forked
 
-from keras_vit.exporting.engines import kept_networks
-from keras_vit.exporting.engines.kept_networks import KeptNetworks, most_bytes
+from keras_vit.exporting.engines import artifact_cache
+from keras_vit.exporting.engines.artifact_cache import ArtifactCache, max_bytes_kept
 
 ONE, TWO, THREE = (letter * 64 for letter in "abc")
 FILES = {"network.bin": b"weights" * 100, "network.xml": b"<graph/>"}
@@ -33,17 +33,17 @@ def write(folder):
 
 def keep(folder, name=ONE, most=10**6):
     """Keeps a network and a note."""
-    networks = KeptNetworks(folder, most)
-    networks.write_note(name, name.encode())
-    with networks.keeping(name) as give:
+    networks = ArtifactCache(folder, most)
+    networks.put_note(name, name.encode())
+    with networks.staging(name) as give:
         give(write)
     return networks
 
 
 def assert_kept(networks, name=ONE):
-    found = networks.network(name)
+    found = networks.get(name)
     assert {path.name: path.read_bytes() for path in found.iterdir() if path.name != "kept.json"} == FILES
-    assert networks.note(name) == name.encode()
+    assert networks.get_note(name) == name.encode()
 
 
 def everything_in(folder):
@@ -53,14 +53,14 @@ def everything_in(folder):
 def test_network_and_note_are_found_again_and_the_folder_is_ours_alone(folder):
     networks = keep(folder)
     assert networks.fault is None
-    assert_kept(KeptNetworks(folder, 1))
-    assert networks.network(TWO) is None
-    assert networks.note(TWO) is None
+    assert_kept(ArtifactCache(folder, 1))
+    assert networks.get(TWO) is None
+    assert networks.get_note(TWO) is None
     assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / ONE)] == [0o700, 0o700]
 
 
 def test_what_is_raised_while_a_network_is_made_leaves_nothing(folder):
-    with contextlib.suppress(RuntimeError), KeptNetworks(folder, 10**6).keeping(ONE) as give:
+    with contextlib.suppress(RuntimeError), ArtifactCache(folder, 10**6).staging(ONE) as give:
         give(write)
         raise RuntimeError("beyond the bounds")
     assert everything_in(folder) == []
@@ -75,8 +75,8 @@ def half(folder):
     killed()
 
 
-# What a process is killed in, by the name that `kept_networks` knows it by; and whether the network had its name.
-KILLS = {"write": False, "_digest": False, "flush": False, "_asked_for": True, "removal": False}
+# What a process is killed in, by the name that `artifact_cache` knows it by; and whether the network had its name.
+KILLS = {"write": False, "_digest": False, "flush": False, "_last_used": True, "removal": False}
 
 
 @pytest.mark.parametrize("place", KILLS)
@@ -85,45 +85,45 @@ def test_killed_process_leaves_nothing_that_is_read_and_no_rubbish(folder, place
         if place == "removal":
             keep(folder)
             shutil.rmtree = killed
-            kept_networks.remove(folder / ONE)
+            artifact_cache.remove(folder / ONE)
         if place != "write":
-            setattr(kept_networks, place, killed)
-        with KeptNetworks(folder, 10**6).keeping(ONE) as give:
+            setattr(artifact_cache, place, killed)
+        with ArtifactCache(folder, 10**6).staging(ONE) as give:
             give(half if place == "write" else write)
 
     assert forked(dies) == -signal.SIGKILL
     assert len(everything_in(folder)) > 1
-    networks = KeptNetworks(folder, 10**6)
+    networks = ArtifactCache(folder, 10**6)
     left = [path for path in everything_in(folder) if not path.endswith(".note")]
     assert left == (WHOLE if KILLS[place] else [])
-    assert (networks.network(ONE) is not None) == KILLS[place]
+    assert (networks.get(ONE) is not None) == KILLS[place]
     keep(folder)
     assert_kept(networks)
 
 
 def test_killed_process_leaves_no_half_note(folder):
     def dies():
-        networks = KeptNetworks(folder, 10**6)
+        networks = ArtifactCache(folder, 10**6)
         os.replace = killed
-        networks.write_note(ONE, b"new")
+        networks.put_note(ONE, b"new")
 
     assert forked(dies) == -signal.SIGKILL
-    networks = KeptNetworks(folder, 10**6)
-    assert networks.note(ONE) is None
+    networks = ArtifactCache(folder, 10**6)
+    assert networks.get_note(ONE) is None
     (part,) = folder.iterdir()
     os.utime(part, (0, 0))  # an hour ago, after which it is nobody's
-    networks.write_note(ONE, b"newer")
-    assert networks.note(ONE) == b"newer"
+    networks.put_note(ONE, b"newer")
+    assert networks.get_note(ONE) == b"newer"
     assert everything_in(folder) == [f"{ONE}.note"]
 
 
 def test_of_two_that_make_the_same_at_once_both_are_right(folder):
-    first, second = KeptNetworks(folder, 10**6), KeptNetworks(folder, 10**6)
-    with first.keeping(ONE) as give, second.keeping(ONE) as give_too:
+    first, second = ArtifactCache(folder, 10**6), ArtifactCache(folder, 10**6)
+    with first.staging(ONE) as give, second.staging(ONE) as give_too:
         assert give(write) != give_too(write)
     assert (first.fault, second.fault) == (None, None)
     assert everything_in(folder) == WHOLE
-    assert second.network(ONE) is not None
+    assert second.get(ONE) is not None
 
 
 def test_processes_that_keep_read_and_remove_at_once_see_whole_networks(folder):
@@ -131,13 +131,13 @@ def test_processes_that_keep_read_and_remove_at_once_see_whole_networks(folder):
         for turn in range(40):
             name = (ONE, TWO, THREE)[(turn * seed) % 3]
             networks = keep(folder, name, most=2 * SIZE)
-            if (found := networks.network(name)) is not None:
+            if (found := networks.get(name)) is not None:
                 for file in FILES:
                     try:
                         assert (found / file).read_bytes() == FILES[file]
                     except FileNotFoundError:  # removed by another to make room
                         break
-            assert networks.note(name) in (None, name.encode())
+            assert networks.get_note(name) in (None, name.encode())
             assert networks.fault is None
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -182,7 +182,7 @@ def test_damaged_network_is_told_and_made_anew(folder, damage):
     networks = keep(folder)
     DAMAGE[damage](folder / ONE)
     with pytest.warns(UserWarning, match="the engine is made anew, as .* is of no use: "):
-        assert networks.network(ONE) is None
+        assert networks.get(ONE) is None
     assert not os.path.lexists(folder / ONE)
     keep(folder)
     assert_kept(networks)
@@ -190,16 +190,16 @@ def test_damaged_network_is_told_and_made_anew(folder, damage):
 
 @pytest.mark.parametrize("moment", ["_check_own", "json_object"])
 def test_network_that_another_process_puts_in_that_place_stays(folder, moment, monkeypatch):
-    networks = KeptNetworks(folder, 10**6) if moment == "_check_own" else keep(folder)
+    networks = ArtifactCache(folder, 10**6) if moment == "_check_own" else keep(folder)
 
     def another(*_):
-        kept_networks.remove(folder / ONE)
+        artifact_cache.remove(folder / ONE)
         keep(folder)
         raise FileNotFoundError(errno.ENOENT, "what was there before")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept_networks, moment, another)
-        assert networks.network(ONE) is None  # and warns of nothing
+        patch.setattr(artifact_cache, moment, another)
+        assert networks.get(ONE) is None  # and warns of nothing
     assert_kept(networks)
 
 
@@ -208,9 +208,9 @@ def test_damaged_note_is_told_and_made_anew(folder, damage, monkeypatch):
     networks = keep(folder)
     damage(folder / f"{ONE}.note")
     if not (folder / f"{ONE}.note").stat().st_mode & 0o777:
-        monkeypatch.setattr(kept_networks, "read_regular", lambda *_: refused())  # root may read all
+        monkeypatch.setattr(artifact_cache, "read_regular", lambda *_: refused())  # root may read all
     with pytest.warns(UserWarning, match=r"the engine is made anew, as .*\.note is of no use: "):
-        assert networks.note(ONE) is None
+        assert networks.get_note(ONE) is None
     assert not os.path.lexists(folder / f"{ONE}.note")
 
 
@@ -222,17 +222,17 @@ def test_folder_where_others_may_write_is_not_trusted(folder, tmp_path, monkeypa
     keep(folder)
     folder.chmod(0o770)
     with pytest.raises(PermissionError, match=r"others may write into .*engines"):
-        KeptNetworks(folder, 10**6)
+        ArtifactCache(folder, 10**6)
     folder.chmod(0o700)
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(PermissionError, match=r"link is a link"):
-        KeptNetworks(tmp_path / "link", 10**6)
-    networks, mine = KeptNetworks(folder, 10**6), os.getuid()
+        ArtifactCache(tmp_path / "link", 10**6)
+    networks, mine = ArtifactCache(folder, 10**6), os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
     with pytest.raises(PermissionError, match=r"engines is another user's"):
-        KeptNetworks(folder, 10**6)
+        ArtifactCache(folder, 10**6)
     with pytest.warns(UserWarning, match="another user's"):
-        assert networks.network(ONE) is None
+        assert networks.get(ONE) is None
 
 
 @pytest.mark.parametrize("place", ["files", "mkdir", "_digest", "flush"])
@@ -240,22 +240,22 @@ def test_full_disk_is_noted_and_leaves_nothing(folder, place, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    networks = KeptNetworks(folder, 10**6)
+    networks = ArtifactCache(folder, 10**6)
     if place == "mkdir":
-        monkeypatch.setattr(kept_networks, "staging", full)
+        monkeypatch.setattr(artifact_cache, "staging", full)
     elif place != "files":
-        monkeypatch.setattr(kept_networks, place, full)
-    with networks.keeping(ONE) as give:
+        monkeypatch.setattr(artifact_cache, place, full)
+    with networks.staging(ONE) as give:
         given = give(full if place == "files" else write)
     assert (given is None) == (place in ("files", "mkdir"))
     assert networks.fault.errno == errno.ENOSPC
     assert everything_in(folder) == []
-    monkeypatch.setattr(kept_networks, "atomic_write", full)
-    networks.write_note(ONE, b"note")
+    monkeypatch.setattr(artifact_cache, "atomic_write", full)
+    networks.put_note(ONE, b"note")
     assert everything_in(folder) == []
 
 
-def test_what_was_asked_for_longest_ago_goes_first(folder):
+def test_what_was_last_used_longest_ago_goes_first(folder):
     for name, day in ((ONE, 1), (TWO, 2), (THREE, 3)):
         networks = keep(folder, name, most=3 * SIZE)
         for path in (folder / name, folder / f"{name}.note"):
@@ -263,7 +263,7 @@ def test_what_was_asked_for_longest_ago_goes_first(folder):
     (folder / "mine.txt").write_text("of the user")
     assert_kept(networks, ONE)  # which makes it the last that was asked for
     keep(folder, "d" * 64, most=3 * SIZE)
-    kept = {path.name[0] for path in filter(kept_networks.is_kept, folder.iterdir())}
+    kept = {path.name[0] for path in filter(artifact_cache.is_artifact_name, folder.iterdir())}
     assert kept == {"a", "c", "d"}
     assert (folder / "mine.txt").exists()
 
@@ -273,7 +273,7 @@ def test_network_above_the_limit_is_not_kept(folder, monkeypatch):
     assert "KERAS_VIT_ENGINES_GB" in str(networks.fault)
     assert everything_in(folder) == [f"{ONE}.note"]
     for size, shown in ((4_600_000, "4.6 MB"), (1_234_000_000, "1.23 GB")):
-        monkeypatch.setattr(kept_networks, "bytes_of", lambda path, size=size: size)
+        monkeypatch.setattr(artifact_cache, "disk_size", lambda path, size=size: size)
         assert f"it has {shown}, above KERAS_VIT_ENGINES_GB=0.001" in str(keep(folder, most=10**6).fault)
 
 
@@ -281,15 +281,15 @@ def test_lowered_limit_holds_for_what_was_kept_before(folder):
     keep(folder, TWO)
     keep(folder, ONE, most=SIZE // 2)  # too large, and so is the other
     assert not (folder / TWO).exists()
-    assert sum(map(kept_networks.bytes_of, folder.iterdir())) <= SIZE // 2
+    assert sum(map(artifact_cache.disk_size, folder.iterdir())) <= SIZE // 2
 
 
 def test_limit_is_a_number_of_gigabytes(monkeypatch):
-    assert most_bytes() == 4 * 10**9
+    assert max_bytes_kept() == 4 * 10**9
     for text, expected in (("0", 0), ("", 4 * 10**9), ("0.5", 5 * 10**8)):
         monkeypatch.setenv("KERAS_VIT_ENGINES_GB", text)
-        assert most_bytes() == expected
+        assert max_bytes_kept() == expected
     for text in ("four", "-1", "nan", "inf"):
         monkeypatch.setenv("KERAS_VIT_ENGINES_GB", text)
         with pytest.raises(ValueError, match=f"KERAS_VIT_ENGINES_GB={text}"):
-            most_bytes()
+            max_bytes_kept()

@@ -12,45 +12,44 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import Tensor
-from keras_vit.exporting.pixels import pixel_module
+from keras_vit.exporting.model_function import pixel_module
 from keras_vit.exporting.report import Runtime
-from keras_vit.exporting.saved_model.file_inputs import (
+from keras_vit.exporting.serving_inputs import (
     STATUSES,
     prepare_files,
     prepare_pixels,
     takes_files,
     target_size,
 )
-from keras_vit.exporting.task import ExportTask
+from keras_vit.exporting.spec import ExportSpec
 from keras_vit.kernels.jax_gpu import portable
 from keras_vit.silence import silence
 
-EXTENSION = ""
 PRECISIONS: tuple[str, ...] = ("float32", "bfloat16", "float16", "int8")
-CALIBRATED: tuple[str, ...] = ()
-FOLDED: tuple[str, ...] = ()  # TensorFlow Serving computes the layers as they are
+CALIBRATES: tuple[str, ...] = ()
+FOLDS: tuple[str, ...] = ()  # TensorFlow Serving computes the layers as they are
 
 
-def write(task: ExportTask, place: Path) -> None:
+def write(spec: ExportSpec, place: Path) -> None:
     """Writes the folder of one version.
 
     Args:
-        task: an `ExportTask`.
+        spec: an `ExportSpec`.
         place: path that does not exist.
     """
     import tensorflow as tf
 
-    module = pixel_module(task)
-    images = tf.TensorSpec((None, *target_size(task), task.channels), tf.float32, "images")
-    network = tf.function(module.answers, input_signature=[images], autograph=False, jit_compile=task.jit_compile)
+    module = pixel_module(spec)
+    images = tf.TensorSpec((None, *target_size(spec), spec.channels), tf.float32, "images")
+    network = tf.function(module.answers, input_signature=[images], autograph=False, jit_compile=spec.jit_compile)
     kept = tf.Module()
     with portable():
         kept.weights = list(network.get_concrete_function().variables)  # no layer, so nothing of Keras is written
     with silence():
-        tf.saved_model.save(kept, str(place), signatures=_signatures(task, network))
+        tf.saved_model.save(kept, str(place), signatures=_signatures(spec, network))
 
 
-def wrote(file: Path) -> bool:
+def is_own_file(file: Path) -> bool:
     """Never: each export is a version of its own, which nothing replaces."""
     return False
 
@@ -103,59 +102,59 @@ def open_runtime(place: Path) -> Runtime:
     )
 
 
-def opening(name: str) -> None:
+def load_snippet(name: str) -> None:
     """None is needed: TensorFlow computes in the precision of the graph."""
 
 
-def _signatures(task: ExportTask, network: Any) -> dict[str, Any]:
+def _signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
     import tensorflow as tf
 
     files = tf.TensorSpec((None,), tf.string, "image_bytes")
-    pixels = tf.TensorSpec((None, *_pixel_sides(task), task.channels), tf.uint8, "pixels")
+    pixels = tf.TensorSpec((None, *_pixel_sides(spec), spec.channels), tf.uint8, "pixels")
 
     def features(image_bytes: Tensor) -> dict[str, Tensor]:
-        images, codes = prepare_files(image_bytes, task)
+        images, codes = prepare_files(image_bytes, spec)
         return _of_good_rows({"features": network(images)["features"]}, codes)
 
     def features_pixels(pixels: Tensor) -> dict[str, Tensor]:
-        return {"features": network(prepare_pixels(pixels, task))["features"]}
+        return {"features": network(prepare_pixels(pixels, spec))["features"]}
 
     def names(image_bytes: Tensor) -> dict[str, Tensor]:
-        images, codes = prepare_files(image_bytes, task)
-        return _of_good_rows(_named(network(images), task), codes)
+        images, codes = prepare_files(image_bytes, spec)
+        return _of_good_rows(_named(network(images), spec), codes)
 
     def predict_pixels(pixels: Tensor) -> dict[str, Tensor]:
-        found = network(prepare_pixels(pixels, task))
-        return _named(found, task) | {name: found[name] for name in ("logits",) if name in found}
+        found = network(prepare_pixels(pixels, spec))
+        return _named(found, spec) | {name: found[name] for name in ("logits",) if name in found}
 
     functions: dict[str, tuple[Callable[..., dict[str, Tensor]], Any]] = {"features_pixels": (features_pixels, pixels)}
-    classifies = task.model.output_spec.classifies
+    classifies = spec.model.output_spec.classifies
     if classifies:
         functions["predict_pixels"] = (predict_pixels, pixels)
-    if takes_files(task):
+    if takes_files(spec):
         functions["features"] = (features, files)
         functions["serving_default"] = (names if classifies else features, files)
     else:
         functions["serving_default"] = functions["predict_pixels" if classifies else "features_pixels"]
     return {
-        name: tf.function(function, input_signature=[spec], autograph=False).get_concrete_function()
-        for name, (function, spec) in functions.items()
+        name: tf.function(function, input_signature=[given], autograph=False).get_concrete_function()
+        for name, (function, given) in functions.items()
     }
 
 
-def _pixel_sides(task: ExportTask) -> tuple[int | None, int | None]:
+def _pixel_sides(spec: ExportSpec) -> tuple[int | None, int | None]:
     """Height and width of the pixels that are taken; any, where the preprocessing resizes."""
-    record = task.model.preprocessing
+    record = spec.model.preprocessing
     resizes = record.resize != "none" and record.image_size is not None
-    return (None, None) if resizes else task.image_size
+    return (None, None) if resizes else spec.image_size
 
 
-def _named(found: Mapping[str, Tensor], task: ExportTask) -> dict[str, Tensor]:
+def _named(found: Mapping[str, Tensor], spec: ExportSpec) -> dict[str, Tensor]:
     """Scores, and the best classes by number and name."""
     import tensorflow as tf
 
-    best, classes = tf.math.top_k(found["scores"], task.top_k)
-    labels = tf.gather(tf.constant(task.labels), classes)
+    best, classes = tf.math.top_k(found["scores"], spec.top_k)
+    labels = tf.gather(tf.constant(spec.labels), classes)
     return {"scores": found["scores"], "classes": classes, "labels": labels, "top_scores": best}
 
 

@@ -9,28 +9,26 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_vit.checks import ArgumentError, install_hint, with_parameters
-from keras_vit.exporting.budget import give_weights_back
-from keras_vit.exporting.engines.kept_networks import Keep
-from keras_vit.exporting.folding import folded_task
-from keras_vit.exporting.marks import is_signed, sign, tail_of
-from keras_vit.exporting.openvino_graph import rewrite
-from keras_vit.exporting.pixels import OUTPUTS, pixel_function
+from keras_vit.exporting.budget import trim_weight_memory
+from keras_vit.exporting.engines.artifact_cache import Store
+from keras_vit.exporting.folding import folded_spec
+from keras_vit.exporting.model_function import OUTPUTS, pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
-from keras_vit.exporting.task import ExportTask
+from keras_vit.exporting.spec import ExportSpec
+from keras_vit.exporting.staging import is_signed, read_tail, sign
 from keras_vit.processor import processor_flags
 from keras_vit.silence import silence
 
-EXTENSION = ".xml"
 PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
-CALIBRATED: tuple[str, ...] = ("int8",)
-FOLDED: tuple[str, ...] = (*PRECISIONS, "bfloat16")  # which an engine has
+CALIBRATES: tuple[str, ...] = ("int8",)
+FOLDS: tuple[str, ...] = (*PRECISIONS, "bfloat16")  # which an engine has
 # SmoothQuant's exponent. Mean difference of logits as a share of their deviation, of a model with widths of 12: 0.019.
 # Without it 0.021, with NNCF's 0.95 for transformers 0.024. With 0.5: 600 digits 0.012 (accuracy 0.948, as in float32),
 # Ti/16 randomly initialised 0.030.
@@ -42,18 +40,19 @@ _OPTION, _FLOAT32, _BFLOAT16 = "INFERENCE_PRECISION_HINT", "f32", "bf16"
 _VNNI = {"avx512_vnni", "avx_vnni"}  # either adds products of bytes in 32 bits
 _MOST_BYTES = 1 << 26  # of a graph; that of H/14 has 1 MB
 _PLACES = re.compile(rb'offset="(\d+)"[^>]* size="(\d+)"')  # of constants in the data, in bytes
-_KEPT = f"network{EXTENSION}"
+_FILE = "network.xml"
 _NEXT_TO_NOTHING = 1e-30  # leaves a float32 as it is, unless that is smaller than 1e-23
+_IN_ROWS = ("Add", "Divide", "Erf", "Gelu", "MatMul", "Multiply", "Power", "Subtract", "Tanh")  # each row by itself
 
 
-def write(task: ExportTask, place: Path) -> None:
+def write(spec: ExportSpec, place: Path) -> None:
     """Writes `NAME.xml` and `NAME.bin`: uint8 `(B, H, W, C)` named `pixels` to the outputs of a `pixel_module`.
 
     In the file's runtime information, `model_info` holds labels and preprocessing under the keys of OpenVINO's Model
-    API. `keras_vit` holds all of `task.metadata()` as JSON, and `runtime_options` the precision to compute floats in.
+    API. `keras_vit` holds all of `spec.metadata()` as JSON, and `runtime_options` the precision to compute floats in.
 
     Args:
-        task: an `ExportTask`.
+        spec: an `ExportSpec`.
         place: path of the new `.xml`.
 
     Raises:
@@ -61,48 +60,48 @@ def write(task: ExportTask, place: Path) -> None:
         ExportError: if OpenVINO does not take the model.
         ImportError: without OpenVINO or, for int8, NNCF.
     """
-    openvino, network = _openvino(), _network(task)
-    with silence(), _unreported(), _refusals(task):
-        for path, value in _information(task).items():
+    openvino, network = _openvino(), _network(spec)
+    with silence(), _unreported(), _as_export_error(spec):
+        for path, value in _information(spec).items():
             network.set_rt_info(value, list(path))
-        openvino.save_model(network, str(place), compress_to_fp16=task.precision == "float16")
+        openvino.save_model(network, str(place), compress_to_fp16=spec.precision == "float16")
     sign(place.with_suffix(".bin"))
 
 
-def wrote(file: Path) -> bool:
+def is_own_file(file: Path) -> bool:
     """Whether a file is one that `write` wrote, or one of its data."""
     if file.suffix == ".bin":
         return is_signed(file) or _is_unsigned_data(file)
-    return b"<keras_vit>" in tail_of(file, _MOST_BYTES)
+    return b"<keras_vit>" in read_tail(file, _MOST_BYTES)
 
 
-def opened(task: ExportTask, threads: int | None, keep: Keep | None = None) -> Runtime:
+def compile_model(spec: ExportSpec, threads: int | None, store: Store | None = None) -> Runtime:
     """The model compiled for the processor; `run` takes float32 `(B, H, W, C)` as the model does.
 
     No file is read in between. With one, weights are packed into memory that the conversion has freed, and L/16 in
     bfloat16 took 1 to 4 % more time.
 
     Args:
-        task: with `takes="images"`. In `"bfloat16"` and `"int8"` floats are in bfloat16 where the processor knows it.
+        spec: with `takes="images"`. In `"bfloat16"` and `"int8"` floats are in bfloat16 where the processor knows it.
             In int8 that is not the larger error, and B/16 takes 7 % less time.
         threads: that compute; by default OpenVINO's choice.
-        keep: is given a function that writes the network into a folder, for `reopened`.
+        store: writes the network into a folder of the cache, for `load_compiled`.
 
     Raises:
         ExportError: if OpenVINO does not take the model.
         ImportError: without OpenVINO or, for int8, NNCF.
     """
-    network = _network(task)
-    give_weights_back(task.model)  # of the folded copy
-    if keep is not None:
-        keep(lambda folder: _save(network, folder / _KEPT))
-    with _refusals(task):
-        return _compiled(network, threads, _floats_in(task.precision))
+    network = _network(spec)
+    trim_weight_memory(spec.model)  # of the folded copy
+    if store is not None:
+        store(lambda folder: _save(network, folder / _FILE))
+    with _as_export_error(spec):
+        return _compiled(network, threads, _floats_in(spec.precision))
 
 
-def reopened(folder: Path, threads: int | None, precision: str) -> Runtime:
-    """What `opened` gave, of the network that it wrote into a folder."""
-    return _compiled(str(folder / _KEPT), threads, _floats_in(precision))
+def load_compiled(folder: Path, threads: int | None, precision: str) -> Runtime:
+    """What `compile_model` returned, from the folder of its network."""
+    return _compiled(str(folder / _FILE), threads, _floats_in(precision))
 
 
 def _floats_in(precision: str) -> str:
@@ -134,7 +133,7 @@ def check_packages(precision: str, opset: int) -> None:
         _nncf()
 
 
-def opening(name: str) -> str:
+def load_snippet(name: str) -> str:
     """The line of Python that opens a file in the precision that it was compared in.
 
     Args:
@@ -163,7 +162,7 @@ def open_runtime(place: Path, threads: int | None = None) -> Runtime:
 
 
 def facts_of(place: Path) -> dict[str, Any]:
-    """What an `.xml` says of its model, `ExportTask.metadata()`; empty of one that `write` did not make."""
+    """What an `.xml` says of its model, `ExportSpec.metadata()`; empty of one that `write` did not make."""
     try:
         said = _openvino().Core().read_model(str(place)).get_rt_info(["keras_vit", "metadata"])
         return json.loads(said.astype(str))
@@ -188,29 +187,29 @@ def adds_in_32_bits() -> bool:
 
 def _is_unsigned_data(file: Path) -> bool:
     """Whether a file ends where the constants of our graph beside it end; earlier versions put no mark behind them."""
-    graph = file.with_suffix(EXTENSION)
-    return wrote(graph) and file.is_file() and file.stat().st_size == _bytes_of_constants(graph)
+    graph = file.with_suffix(".xml")
+    return is_own_file(graph) and file.is_file() and file.stat().st_size == _bytes_of_constants(graph)
 
 
 def _bytes_of_constants(graph: Path) -> int:
     """Bytes of the data of a graph, as its file tells them."""
-    places = _PLACES.findall(tail_of(graph, _MOST_BYTES))
+    places = _PLACES.findall(read_tail(graph, _MOST_BYTES))
     return max((int(offset) + int(size) for offset, size in places), default=-1)
 
 
-def _network(task: ExportTask) -> Any:
+def _network(spec: ExportSpec) -> Any:
     """OpenVINO's own form of the model, with its outputs named."""
-    openvino, nncf = _openvino(), _nncf() if task.precision == "int8" else None
+    openvino, nncf = _openvino(), _nncf() if spec.precision == "int8" else None
     with silence():  # Keras reads weights by a way of which NumPy warns
-        function = pixel_function(folded_task(task, FOLDED))
+        function = pixel_function(folded_spec(spec, FOLDS))
     concrete = function.get_concrete_function()
-    with silence(), _unreported(), _refusals(task):
+    with silence(), _unreported(), _as_export_error(spec):
         # Shared arrays would change with the model, and be freed with it.
         network = openvino.convert_model(concrete, share_weights=False)
         _name_outputs(network, concrete.structured_outputs)
         if nncf is not None:
             rewrite(network)  # for floats it is no faster
-            network = _in_int8(openvino, nncf, network, task)
+            network = _in_int8(openvino, nncf, network, spec)
         return _in_order(openvino, network)
 
 
@@ -232,7 +231,7 @@ def _compiled(network: Any, threads: int | None, precision: str) -> Runtime:
 
 
 @contextlib.contextmanager
-def _refusals(task: ExportTask) -> Iterator[None]:
+def _as_export_error(spec: ExportSpec) -> Iterator[None]:
     """Makes an `ExportError` of what OpenVINO raises, which is of many classes."""
     try:
         yield
@@ -242,7 +241,7 @@ def _refusals(task: ExportTask) -> Iterator[None]:
         raise with_parameters(
             ExportError(
                 "OpenVINO does not take this model.\n"
-                f"Received: {task.name!r}, precision={task.precision!r}. It says: {error}"
+                f"Received: {spec.name!r}, precision={spec.precision!r}. It says: {error}"
             ),
             "precision",
         ) from error
@@ -307,27 +306,27 @@ def _in_order(openvino: Any, network: Any) -> Any:
     return openvino.Model(results, network.get_parameters(), network.get_friendly_name())
 
 
-def _in_int8(openvino: Any, nncf: Any, network: Any, task: ExportTask) -> Any:
+def _in_int8(openvino: Any, nncf: Any, network: Any, spec: ExportSpec) -> Any:
     """The network with weights in int8, 7 bits of which are used.
 
     With all 8 bits, pairs of products overflow 16 bits on processors without VNNI, and the same file gives other
-    answers there. On digits they are three times as far from the model. A task that is not portable uses all 8 bits, in
+    answers there. On digits they are three times as far from the model. A spec that is not portable uses all 8 bits, in
     the same time.
     """
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
     _fence(openvino, network)
     advanced = nncf.AdvancedQuantizationParameters(
-        overflow_fix=nncf.OverflowFix.ENABLE if task.portable else nncf.OverflowFix.DISABLE,
+        overflow_fix=nncf.OverflowFix.ENABLE if spec.portable else nncf.OverflowFix.DISABLE,
         activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX,  # means cut values off: 0.16
         disable_bias_correction=True,  # no better with whole ranges, and sometimes worse
         smooth_quant_alphas=nncf.AdvancedSmoothQuantParameters(matmul=_SMOOTHING),
     )
     return nncf.quantize(
         network,
-        nncf.Dataset([photo[None] for photo in task.calibration_photos]),
+        nncf.Dataset([photo[None] for photo in spec.calibration_photos]),
         model_type=nncf.ModelType.TRANSFORMER,
-        subset_size=len(task.calibration_photos),
+        subset_size=len(spec.calibration_photos),
         ignored_scope=nncf.IgnoredScope(
             names=_products_of_activations(network), types=["ScaledDotProductAttention"], validate=False
         ),
@@ -372,20 +371,144 @@ def _type(end: Any) -> str:
     return end.get_node().get_type_name()
 
 
-def _information(task: ExportTask) -> dict[tuple[str, str], str]:
+def _information(spec: ExportSpec) -> dict[tuple[str, str], str]:
     """Values by their path in the runtime information, without the mean: the graph scales pixels itself."""
-    record = task.model.preprocessing
+    record = spec.model.preprocessing
     information = {
         ("model_info", "model_type"): "Classification",
-        ("model_info", "model_name"): task.name,
+        ("model_info", "model_name"): spec.name,
         ("model_info", "resize_type"): "standard" if record.resize == "squash" else record.resize,
-        ("model_info", "multilabel"): str(task.activation == "sigmoid"),
+        ("model_info", "multilabel"): str(spec.activation == "sigmoid"),
         ("runtime_options", _OPTION): _FLOAT32,
-        ("keras_vit", "metadata"): json.dumps(task.metadata(), ensure_ascii=False),
+        ("keras_vit", "metadata"): json.dumps(spec.metadata(), ensure_ascii=False),
     }
-    if task.labels is None:
+    if spec.labels is None:
         del information["model_info", "model_type"], information["model_info", "multilabel"]
     else:
         # Blanks separate labels, so those inside a label become underscores.
-        information["model_info", "labels"] = " ".join("_".join(label.split()) for label in task.labels)
+        information["model_info", "labels"] = " ".join("_".join(label.split()) for label in spec.labels)
     return information
+
+
+def rewrite(network: Any) -> None:
+    """Rewrites a network in place.
+
+    Args:
+        network: an `openvino.Model` that was converted of a TensorFlow function.
+    """
+    join_norms(network)
+    keep_tokens(network)
+    network.validate_nodes_and_infer_types()
+
+
+def join_norms(network: Any) -> int:
+    """Makes one `MVN` of each LayerNorm without gain and shift. Gives how many it found."""
+    from openvino import opset13
+
+    found = 0
+    for node in network.get_ordered_ops():
+        if parts := _norm(node):
+            x, epsilon = parts
+            norm = opset13.mvn(x, np.array([-1]), True, epsilon, "INSIDE_SQRT")
+            norm.set_friendly_name(node.get_friendly_name())
+            node.output(0).replace(norm.output(0))
+            found += 1
+    return found
+
+
+def keep_tokens(network: Any) -> int:
+    """Lets dense layers take tokens as `(B, T, D)`. Gives how many it found."""
+    from openvino import opset13
+
+    found = 0
+    for node in network.get_ordered_ops():
+        if _is(node, "MatMul") and _is(_before(node, 0), "Reshape") and _comes_back(node):
+            rows = _before(node, 0)
+            tokens, width = rows.input_value(0), rows.get_output_partial_shape(0)[1]
+            shape = tokens.get_partial_shape()
+            if not width.is_static or shape.rank.get_length() not in (3, 4):
+                continue
+            if shape.rank.get_length() == 4:  # of heads
+                tokens = opset13.reshape(tokens, np.array([0, 0, -1]), True).output(0)
+            if tokens.get_partial_shape()[2] == width:
+                node.input(0).replace_source_output(tokens)
+                found += 1
+    return found
+
+
+def _norm(node: Any) -> tuple[Any, float] | None:
+    """What a LayerNorm's last sum norms, and its epsilon: `x r - m r`, `r = (v + e) ** -0.5`, along the last axis."""
+    if not (_is(node, "Add") and _is(_before(node, 0), "Multiply") and _is(_before(node, 1), "Multiply")):
+        return None
+    scaled, shift = _before(node, 0), _before(node, 1)
+    power, negative = _before(scaled, 1), _before(shift, 0)
+    if not (_is(power, "Power") and _same(_before(shift, 1), power) and _is(negative, "Multiply")):
+        return None
+    padded, mean, x = _before(power, 0), _before(negative, 0), scaled.input_value(0)
+    variance = _before(padded, 0)
+    if _constant(power, 1) != -0.5 or _constant(negative, 1) != -1 or not _is(padded, "Add"):
+        return None
+    if not (_is_mean(mean) and _is_mean(variance) and mean.input_value(0) == x):
+        return None
+    squares, epsilon = _before(variance, 0), _constant(padded, 1)
+    if not _is(squares, "SquaredDifference") or epsilon is None:
+        return None
+    differs = squares.input_value(0) == x and _same(_before(squares, 1), mean)
+    return (x, epsilon) if differs else None
+
+
+def _is_mean(node: Any) -> bool:
+    """Whether a node is a mean along the last axis that keeps it."""
+    if not (_is(node, "ReduceMean") and node.get_keep_dims()):
+        return False
+    return _constant(node, 1) in (-1, node.get_output_partial_shape(0).rank.get_length() - 1)
+
+
+def _comes_back(start: Any) -> bool:
+    """Whether what a product makes of rows is reshaped before anything looks at more than one of them."""
+    rows = {start.get_friendly_name(): start}
+    queue = [start]
+    while queue:
+        for reader in queue.pop().output(0).get_target_inputs():
+            node = reader.get_node()
+            if _is(node, "Reshape") and reader.get_index() == 0:
+                continue
+            if not _is(node, *_IN_ROWS):
+                return False
+            if node.get_friendly_name() not in rows:
+                rows[node.get_friendly_name()] = node
+                queue.append(node)
+    return _reads(start, {}) and all(_reads(node, rows) for node in rows.values() if node is not start)
+
+
+def _reads(node: Any, rows: Mapping[str, Any]) -> bool:
+    """Whether a node reads these rows and, beside them, constants that are the same for each; a product a kernel."""
+    if _is(node, "MatMul"):
+        kernel = _is(_before(node, 1), "Constant") and len(_before(node, 1).get_output_shape(0)) == 2
+        return kernel and not node.get_attributes()["transpose_a"] and (not rows or _name(node, 0) in rows)
+    sources = [_before(node, place) for place in range(node.get_input_size())]
+    others = [source for source in sources if source.get_friendly_name() not in rows]
+    return all(_is(each, "Constant") and set(list(each.get_output_shape(0))[:-1]) <= {1} for each in others)
+
+
+def _name(node: Any, place: int) -> str:
+    return _before(node, place).get_friendly_name()
+
+
+def _before(node: Any, place: int) -> Any:
+    return node.input_value(place).get_node()
+
+
+def _is(node: Any, *types: str) -> bool:
+    return node.get_type_name() in types
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one.get_friendly_name() == other.get_friendly_name()
+
+
+def _constant(node: Any, place: int) -> float | None:
+    """The one number of a constant input, or `None`."""
+    given = _before(node, place)
+    values = given.get_data() if _is(given, "Constant") else np.empty(0)
+    return values.item() if values.size == 1 else None

@@ -16,9 +16,9 @@ from pictures import picture
 
 import keras_vit
 from keras_vit.exporting.engines import accelerate as module
-from keras_vit.exporting.engines import earlier_calls, kept_networks
-from keras_vit.exporting.engines.earlier_calls import EarlierCalls, Request
-from keras_vit.exporting.engines.kept_networks import KeptNetworks
+from keras_vit.exporting.engines import artifact_cache, cache
+from keras_vit.exporting.engines.artifact_cache import ArtifactCache
+from keras_vit.exporting.engines.cache import EngineCache, Request
 from keras_vit.weights.download.environment import cache_dir, engines_dir
 
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
@@ -55,13 +55,13 @@ def folder(first):
 @pytest.fixture
 def made(monkeypatch):
     """Names of the engines that were made anew, in order."""
-    names, opened = [], module.opened
+    names, opened = [], module.open_engine
 
     def noted(engine, *arguments):
         names.append(engine)
         return opened(engine, *arguments)
 
-    monkeypatch.setattr(module, "opened", noted)
+    monkeypatch.setattr(module, "open_engine", noted)
     return names
 
 
@@ -122,11 +122,11 @@ def test_one_changed_weight_is_answered_for(model, folder, made):
 
 
 def test_every_fact_has_a_part_in_the_names(model, tmp_path, monkeypatch):
-    kept = KeptNetworks(tmp_path / "kept", 1)
+    kept = ArtifactCache(tmp_path / "kept", 1)
 
     def names(photos="photos", **changed):
         asked = {"model": model, "engine": "auto", "precision": "float32", "threads": None, "batch_size": 1}
-        calls = EarlierCalls(Request(**{**asked, "images": None, **changed}), kept, photos)
+        calls = EngineCache(Request(**{**asked, "images": None, **changed}), kept, photos)
         return calls._name_of_note(), calls._name_of_network("openvino")
 
     note, network = names()
@@ -142,9 +142,9 @@ def test_every_fact_has_a_part_in_the_names(model, tmp_path, monkeypatch):
     preparation = dataclasses.replace(model.preprocessing, mean=(0.4, 0.5, 0.6))
     for target, name, value in (
         (model, "preprocessing", preparation),
-        (earlier_calls, "_versions", lambda: "other"),
-        (earlier_calls, "_sources", lambda: "other"),
-        (earlier_calls, "cpu_fingerprint", lambda: "other"),
+        (cache, "_versions", lambda: "other"),
+        (cache, "_sources", lambda: "other"),
+        (cache, "cpu_fingerprint", lambda: "other"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, value)
@@ -155,13 +155,13 @@ def test_every_fact_has_a_part_in_the_names(model, tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setenv(variable, value)
             assert (names()[0] != note) == (variable == "TF_NUM_INTRAOP_THREADS")
-    monkeypatch.setattr(earlier_calls, "cores", lambda: range(99))
+    monkeypatch.setattr(cache, "cores", lambda: range(99))
     assert names()[0] != note
     assert names()[1] == network
 
 
 def test_what_no_digest_tells_is_seen_on_a_photo(model, made, monkeypatch):
-    monkeypatch.setattr(earlier_calls, "digest_of_model", lambda model: hashlib.sha256(b"the same"))
+    monkeypatch.setattr(cache, "digest_of_model", lambda model: hashlib.sha256(b"the same"))
     accelerated(model)
     other = with_the_weights_of(model)
     other.layers[-1].bias.assign_add(np.ones(7))
@@ -203,7 +203,7 @@ def test_engine_works_where_nothing_can_be_kept(model, name, fault, monkeypatch,
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     engines_dir().mkdir(parents=True)
     engines_dir().chmod(0o777 if fault == "rights" else 0o700)
-    monkeypatch.setattr(kept_networks, "staging", full if fault == "disk" else kept_networks.staging)
+    monkeypatch.setattr(artifact_cache, "staging", full if fault == "disk" else artifact_cache.staging)
     resource.setrlimit(resource.RLIMIT_FSIZE, (6_000 if fault == "all writing" else limits[0], limits[1]))
     try:
         engine = accelerated(model, name)
@@ -231,8 +231,8 @@ def test_model_with_layers_of_the_users_own_is_not_kept(model):
     class Mine(type(model.layers[-2])):
         """Whose code may be another one tomorrow."""
 
-    assert not earlier_calls.has_own_code(model)
-    assert earlier_calls.has_own_code(keras.Sequential([Mine.from_config(model.layers[-2].get_config())]))
+    assert not cache.has_own_code(model)
+    assert cache.has_own_code(keras.Sequential([Mine.from_config(model.layers[-2].get_config())]))
 
 
 def test_photos_that_cannot_be_read_are_told_as_ever(model, folder, tmp_path):

@@ -1,9 +1,8 @@
-"""Networks that engines were given, kept in a folder for the next call: whole or not at all, and checked when read.
+"""A cache of converted networks in a folder: entries are written whole or not at all, and checked when read.
 
-A name is a digest of all that decides a network. `NAME` is a folder with its files, and their digests in `kept.json`.
-`NAME.note` is a file of bytes behind a digest of theirs. The folder is ours alone, and has a limit of bytes. The limit
-holds when a network is kept or is too large for it: what was asked for longest ago goes first. What fails here is told
-in a warning, and never stops who asked.
+A name is a fingerprint of all that decides an entry. `NAME` is a folder with its files, and their digests in
+`kept.json`. `NAME.note` is a file of bytes after their digest. The folder is private and has a limit of bytes; the
+least recently used entries are removed first. Failures only warn.
 """
 
 import contextlib
@@ -25,76 +24,76 @@ from keras_vit.files import atomic_write, flush, json_object, private_dir, read_
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.download.remote import megabytes
 
-# Is given a function that writes files into a folder, and says where they are, or `None` if they could not be written.
-Keep: TypeAlias = Callable[[Callable[[Path], None]], Path | None]
+# Calls the given function with a folder to write into; returns the folder, or `None` if it could not be written.
+Store: TypeAlias = Callable[[Callable[[Path], None]], Path | None]
 LIMIT = "KERAS_VIT_ENGINES_GB"
 _DEFAULT_GB = 4.0  # ten B/16 in float32
 _NAME = re.compile(r"[0-9a-f]{64}(\.note)?")
 _RECORD, _NOTE = "kept.json", ".note"
-_MOST_OF_NOTE = 1 << 26  # bytes; a photo of 1,024 pixels has 3 MB
+_MAX_NOTE = 1 << 26  # bytes; a photo of 1,024 pixels has 3 MB
 _DIGITS = 64  # of a digest
 
 
-def most_bytes() -> int:
-    """Bytes that all kept networks may have together, by `KERAS_VIT_ENGINES_GB`; 0 keeps none.
+def max_bytes_kept() -> int:
+    """The limit of the cache in bytes, by `KERAS_VIT_ENGINES_GB`; 0 keeps nothing.
 
     Raises:
         ValueError: if it is no number of gigabytes.
     """
-    wanted = os.environ.get(LIMIT) or _DEFAULT_GB
+    given = os.environ.get(LIMIT) or _DEFAULT_GB
     try:
-        gigabytes = float(wanted)
+        gigabytes = float(given)
     except ValueError:
         gigabytes = math.nan
     if not 0 <= gigabytes < math.inf:
-        raise ValueError(f"{LIMIT} must be a number of gigabytes, 0 to keep nothing.\nReceived: {LIMIT}={wanted}")
+        raise ValueError(f"{LIMIT} must be a number of gigabytes, 0 to keep nothing.\nReceived: {LIMIT}={given}")
     return int(gigabytes * 1e9)
 
 
-class KeptNetworks:
-    """The networks in a folder of ours.
+class ArtifactCache:
+    """The networks and notes in a private folder.
 
     Attributes:
         fault: why something could not be kept, as by a full disk.
     """
 
     def __init__(self, folder: Path, most: int) -> None:
-        """Makes the folder, and removes what killed processes have left in it.
+        """Makes the folder, and removes what killed processes left in it.
 
         Args:
             folder: which need not be there.
             most: bytes of all files.
 
         Raises:
-            OSError: if it cannot be made, or is not ours alone.
+            OSError: if it cannot be made, or others may write into it.
         """
         self._folder, self._most = private_dir(folder), most
         self.fault: OSError | None = None
         sweep(folder)
-        for path in filter(_is_half_removed, filter(is_kept, folder.iterdir())):
+        for path in filter(_is_partly_removed, filter(is_artifact_name, folder.iterdir())):
             remove(path)
 
-    def note(self, name: str) -> bytes | None:
-        """The bytes that `write_note` wrote, if they are there and as they were."""
+    def get_note(self, name: str) -> bytes | None:
+        """The bytes that `put_note` wrote; `None` if they are missing or damaged."""
         path = self._folder / f"{name}{_NOTE}"
-        with _removing_damaged(path):
+        with _remove_if_damaged(path):
             _check_own(path, stat.S_ISREG)
-            found = read_regular(path, _MOST_OF_NOTE)
+            found = read_regular(path, _MAX_NOTE)
             if found[:_DIGITS] != hashlib.sha256(found[_DIGITS:]).hexdigest().encode():
                 raise ValueError("its digest differs")
             os.utime(path)
             return found[_DIGITS:]
         return None
 
-    def write_note(self, name: str, content: bytes) -> None:
+    def put_note(self, name: str, content: bytes) -> None:
         """Keeps bytes under a name."""
-        with self._noting_faults(), atomic_write(self._folder / f"{name}{_NOTE}") as part:
+        with self._recording_faults(), atomic_write(self._folder / f"{name}{_NOTE}") as part:
             Path(part).write_bytes(hashlib.sha256(content).hexdigest().encode() + content)
 
-    def network(self, name: str) -> Path | None:
-        """The folder of a network, if it is there and as it was written."""
+    def get(self, name: str) -> Path | None:
+        """The folder of a network; `None` if it is missing or damaged."""
         path = self._folder / name
-        with _removing_damaged(path):
+        with _remove_if_damaged(path):
             _check_own(path, stat.S_ISDIR)
             digests = json_object(path / _RECORD)
             if {*digests, _RECORD} != {*os.listdir(path)}:
@@ -108,73 +107,73 @@ class KeptNetworks:
         return None
 
     @contextlib.contextmanager
-    def keeping(self, name: str) -> Iterator[Keep]:
-        """Gives a `Keep`; what was written is kept at the end, if nothing was raised."""
+    def staging(self, name: str) -> Iterator[Store]:
+        """Yields a `Store`; what it wrote enters the cache at the end, if nothing was raised."""
         written: list[Path] = []
         with contextlib.ExitStack() as stack:
 
-            def keep(write: Callable[[Path], None]) -> Path | None:
-                with self._noting_faults():
+            def store(write: Callable[[Path], None]) -> Path | None:
+                with self._recording_faults():
                     folder = stack.enter_context(staging(self._folder)) / "network"
                     folder.mkdir(mode=0o700)
                     write(folder)
                     written.append(folder)
                 return written[-1] if written else None
 
-            yield keep
+            yield store
             for folder in written:
-                with self._noting_faults():
+                with self._recording_faults():
                     self._publish(folder, self._folder / name)
 
-    def forget(self, name: str) -> None:
-        """Removes a network and a note of that name."""
+    def remove(self, name: str) -> None:
+        """Removes the network and the note of a name."""
         for path in (self._folder / name, self._folder / f"{name}{_NOTE}"):
             remove(path)
 
     @contextlib.contextmanager
-    def _noting_faults(self) -> Iterator[None]:
+    def _recording_faults(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             self.fault = error
 
     def _publish(self, folder: Path, path: Path) -> None:
-        if (size := bytes_of(folder)) > self._most:
-            self._make_room()  # the limit may be lower than in earlier calls
+        if (size := disk_size(folder)) > self._most:
+            self._evict()  # the limit may be lower than in earlier calls
             shown = megabytes(size) if size < 1e9 else f"{size / 1e9:.2f} GB"
             raise OSError(f"it has {shown}, above {LIMIT}={self._most / 1e9:g}")
         files = sorted(folder.iterdir())
         (folder / _RECORD).write_text(json.dumps({file.name: _digest(file) for file in files}))
         for file in folder.iterdir():
             flush(file)
-        if _is_half_removed(path):
+        if _is_partly_removed(path):
             remove(path)
         try:
             os.rename(folder, path)
-        except OSError as error:  # another process was faster, whose network may be gone again by now
+        except OSError as error:  # another process was faster, and its network may be removed by now
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not path.is_dir():
                 raise
-        self._make_room()
+        self._evict()
 
-    def _make_room(self) -> None:
-        """Removes what was asked for longest ago, until the rest is within the limit."""
+    def _evict(self) -> None:
+        """Removes the least recently used entries, until the rest is within the limit."""
         room = self._most
-        for path in sorted(filter(is_kept, self._folder.iterdir()), key=_asked_for, reverse=True):
-            room -= bytes_of(path)
+        for path in sorted(filter(is_artifact_name, self._folder.iterdir()), key=_last_used, reverse=True):
+            room -= disk_size(path)
             if room < 0:
                 remove(path)
 
 
-def is_kept(path: Path) -> bool:
-    """Whether a name is that of a network or a note."""
+def is_artifact_name(path: Path) -> bool:
+    """Whether a file has the name of a network or a note."""
     return _NAME.fullmatch(path.name) is not None
 
 
-def all_in(folder: Path) -> list[Path]:
-    """Networks and notes in a folder, by their names and marks; none behind a link."""
+def list_artifacts(folder: Path) -> list[Path]:
+    """Networks and notes in a folder, by their names and contents; none if the folder is a link."""
     if folder.is_symlink() or not folder.is_dir():
         return []
-    return [path for path in sorted(folder.iterdir()) if is_kept(path) and _is_marked(path)]
+    return [path for path in sorted(folder.iterdir()) if is_artifact_name(path) and _is_marked(path)]
 
 
 def _is_marked(path: Path) -> bool:
@@ -184,7 +183,7 @@ def _is_marked(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Removes a network or a note; of a network that is left half removed the record is gone."""
+    """Removes a network or a note. The record goes first, so that a network that is removed in part is not used."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             if (path / _RECORD).is_dir():  # damaged, and `unlink` would not remove it
@@ -196,28 +195,29 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _is_half_removed(path: Path) -> bool:
+def _is_partly_removed(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink() and not os.path.lexists(path / _RECORD)
 
 
 @contextlib.contextmanager
-def _removing_damaged(path: Path) -> Iterator[None]:
-    """Removes what cannot be used, with a warning; what another process removes meanwhile was not there.
+def _remove_if_damaged(path: Path) -> Iterator[None]:
+    """Removes a damaged entry with a warning.
 
-    What it has put in that place since was not read, and stays.
+    An entry that another process removes meanwhile counts as missing. A file written there since by another process is
+    kept.
     """
     before = _state(path)
     try:
         yield
     except (OSError, ValueError) as error:
-        if before is not None and _state(path) == before and not _is_half_removed(path):
+        if before is not None and _state(path) == before and not _is_partly_removed(path):
             remove(path)
             reason = printable(str(error).partition("\n")[0].rstrip("."))
             warnings.warn(f"the engine is made anew, as {printable(path)} is of no use: {reason}", stacklevel=4)
 
 
 def _state(path: Path) -> tuple[int, int] | None:
-    """What differs once something else has this name, or a file in it is removed; `None` if nothing is there."""
+    """Changes when the entry is replaced or a file in it is removed; `None` without an entry."""
     try:
         status = path.lstat()
     except OSError:
@@ -238,15 +238,15 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def bytes_of(path: Path) -> int:
-    """Bytes of a file or a folder; of what another process has just removed none."""
+def disk_size(path: Path) -> int:
+    """Bytes of a file or a folder; 0 if another process has just removed it."""
     try:
-        return sum(map(bytes_of, path.iterdir())) if path.is_dir() and not path.is_symlink() else path.lstat().st_size
+        return sum(map(disk_size, path.iterdir())) if path.is_dir() and not path.is_symlink() else path.lstat().st_size
     except FileNotFoundError:
         return 0
 
 
-def _asked_for(path: Path) -> float:
+def _last_used(path: Path) -> float:
     try:
         return path.lstat().st_mtime
     except FileNotFoundError:

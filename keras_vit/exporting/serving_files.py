@@ -6,6 +6,8 @@ server ignores names that are no numbers.
 """
 
 import dataclasses
+import functools
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,8 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.exporting.report import ExportReport, drift_table
-from keras_vit.exporting.saved_model.file_inputs import takes_files
-from keras_vit.exporting.saved_model.serving_protos import serving_messages
-from keras_vit.exporting.task import ExportTask
+from keras_vit.exporting.serving_inputs import takes_files
+from keras_vit.exporting.spec import ExportSpec
 from keras_vit.model.resnet import ResNet
 from keras_vit.pages.cards import (
     FACTS,
@@ -66,26 +67,43 @@ _BEFORE_EXPORT = 'Of the model before it was exported. "Compared" says how far t
 _ALLOWED = """\
 # XLA would compile for every other number of images while somebody waits, so these are filled up to the next of:
 """
+SERVICE = "tensorflow.serving.PredictionService"  # its method `Predict`: PredictRequest to PredictResponse
+_PACKAGE = "keras_vit_serving"
+_TENSOR, _INT64 = "tensorflow.TensorProto", "google.protobuf.Int64Value"
+# {message: {field: (number, type)}}; "map" is from names to tensors, "many" a list of strings.
+_MESSAGES = {
+    "ModelSpec": {
+        "name": (1, "string"),
+        "version": (2, _INT64),
+        "signature_name": (3, "string"),
+        "version_label": (4, "string"),
+    },
+    "PredictRequest": {"model_spec": (1, "ModelSpec"), "inputs": (2, "map"), "output_filter": (3, "many")},
+    "PredictResponse": {"outputs": (1, "map"), "model_spec": (2, "ModelSpec")},
+    "PredictLog": {"request": (1, "PredictRequest"), "response": (2, "PredictResponse")},
+    "PredictionLog": {"predict_log": (6, "PredictLog")},
+}
+_ONE_OF = {"version": "version_choice", "version_label": "version_choice", "predict_log": "log_type"}
 
 
 def write_serving_files(
-    task: ExportTask, place: FilePath, version_folder: FilePath, photos: Sequence[np.ndarray] | None = None
+    spec: ExportSpec, place: FilePath, version_folder: FilePath, photos: Sequence[np.ndarray] | None = None
 ) -> None:
     """Writes the warm-up requests into a version's folder, and the server's two config files.
 
     Args:
-        task: an `ExportTask`.
+        spec: an `ExportSpec`.
         place: folder for `config.pbtxt` and `batching_parameters.txt`, made if it is not there.
         version_folder: a SavedModel, finished.
-        photos: arrays uint8 `(H, W, C)` of any sizes to warm up with; `None` takes the task's.
+        photos: arrays uint8 `(H, W, C)` of any sizes to warm up with; `None` takes the spec's.
     """
     place, version_folder = Path(place), Path(version_folder)
     place.mkdir(parents=True, exist_ok=True)
-    (place / CONFIG).write_text(_CONFIG.format(name=task.name), encoding="utf-8")
-    (place / BATCHING).write_text(_batching(task.jit_compile, task.max_batch), encoding="utf-8")
-    photos = list(task.calibration_photos[:_BATCH] if photos is None else photos)[:_BATCH]
-    sizes = [min(size, task.max_batch) for size in (_COMPILED if task.jit_compile else (1, len(photos)))]
-    requests = warmup_requests(task.name, signature_inputs(version_folder), photos, task.calibration_photos[:1], sizes)
+    (place / CONFIG).write_text(_CONFIG.format(name=spec.name), encoding="utf-8")
+    (place / BATCHING).write_text(_batching(spec.jit_compile, spec.max_batch), encoding="utf-8")
+    photos = list(spec.calibration_photos[:_BATCH] if photos is None else photos)[:_BATCH]
+    sizes = [min(size, spec.max_batch) for size in (_COMPILED if spec.jit_compile else (1, len(photos)))]
+    requests = warmup_requests(spec.name, signature_inputs(version_folder), photos, spec.calibration_photos[:1], sizes)
     _write_records(version_folder / WARMUP, requests)
 
 
@@ -97,29 +115,29 @@ def _batching(jit_compile: bool, max_batch: int) -> str:
     return _BATCHING.format(largest=sizes[-1]) + _ALLOWED + allowed
 
 
-def served_card(task: ExportTask, report: ExportReport, of_run: Card | None = None) -> Card:
+def served_card(spec: ExportSpec, report: ExportReport, of_run: Card | None = None) -> Card:
     """The card of a served model's folder, about its newest version.
 
     Args:
-        task: what was written.
+        spec: what was written.
         report: what was measured of it; its path is that of the version.
         of_run: the card of the run that the model is from, if it is of one.
     """
-    head = f"{len(task.labels):,} classes" if task.labels else "no head, so it gives features"
-    height, width = (side or "any" for side in task.image_size)
+    head = f"{len(spec.labels):,} classes" if spec.labels else "no head, so it gives features"
+    height, width = (side or "any" for side in spec.image_size)
     sections = {
-        "Model": f"A SavedModel of {task.model.name}, version {report.path.name}, in {task.precision}: images of "
-        f"{height} x {width} pixels in {task.channels} channels, {head}. Written by keras_vit {__version__}. "
+        "Model": f"A SavedModel of {spec.model.name}, version {report.path.name}, in {spec.precision}: images of "
+        f"{height} x {width} pixels in {spec.channels} channels, {head}. Written by keras_vit {__version__}. "
         "TensorFlow Serving takes this folder; TensorFlow alone loads a version.",
-        USE: _use(task, report),
+        USE: _use(spec, report),
         "Compared": _compared(report),
-        PREPROCESSING: preprocessing_section(dataclasses.asdict(task.model.preprocessing), "The graph itself"),
-        FACTS: facts_section(task.model.provenance),
-        "Classes": classes_section(task.labels) if task.labels else "",
+        PREPROCESSING: preprocessing_section(dataclasses.asdict(spec.model.preprocessing), "The graph itself"),
+        FACTS: facts_section(spec.model.provenance),
+        "Classes": classes_section(spec.labels) if spec.labels else "",
     }
-    kind = "resnet" if isinstance(task.model, ResNet) else "vision-transformer"
-    licence = licence_words(task.model.provenance)
-    card = Card(task.name, "tensorflow", sections, kind, classifies=bool(task.labels), licence=licence)
+    kind = "resnet" if isinstance(spec.model, ResNet) else "vision-transformer"
+    licence = licence_words(spec.model.provenance)
+    card = Card(spec.name, "tensorflow", sections, kind, classifies=bool(spec.labels), licence=licence)
     return card if of_run is None else _with_run(card, of_run)
 
 
@@ -136,11 +154,11 @@ def _with_run(card: Card, of_run: Card) -> Card:
     return dataclasses.replace(card, sections=sections, limits=limits, licence=licence, metadata=metadata)
 
 
-def _use(task: ExportTask, report: ExportReport) -> str:
+def _use(spec: ExportSpec, report: ExportReport) -> str:
     version = report.path.name
-    sides = ", ".join(str(side or DEFAULT_IMAGE_SIZE) for side in task.image_size)
-    given = f"pixels=tf.zeros((1, {sides}, {task.channels}), tf.uint8)"
-    if takes_files(task):
+    sides = ", ".join(str(side or DEFAULT_IMAGE_SIZE) for side in spec.image_size)
+    given = f"pixels=tf.zeros((1, {sides}, {spec.channels}), tf.uint8)"
+    if takes_files(spec):
         given = 'image_bytes=tf.io.read_file("photo.jpg")[None]'
     return f"""```python
 import tensorflow as tf
@@ -234,3 +252,51 @@ def _write_records(file: Path, messages: Iterable[Any]) -> None:
     with tf.io.TFRecordWriter(str(file)) as writer:
         for message in messages:
             writer.write(message.SerializeToString(deterministic=True))
+
+
+@functools.cache
+def serving_messages() -> types.SimpleNamespace:
+    """The classes `ModelSpec`, `PredictRequest`, `PredictResponse`, `PredictLog` and `PredictionLog`.
+
+    Raises:
+        ImportError: without TensorFlow, whose `TensorProto` they hold.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wrappers_pb2
+    from tensorflow.core.framework import tensor_pb2
+
+    file = descriptor_pb2.FileDescriptorProto(
+        name="keras_vit/serving.proto",
+        package=_PACKAGE,
+        syntax="proto3",
+        dependency=[wrappers_pb2.DESCRIPTOR.name, tensor_pb2.DESCRIPTOR.name],
+    )
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, (number, kind) in fields.items():
+            _add_field(message, field, number, kind)
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    found = {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _MESSAGES}
+    return types.SimpleNamespace(**{name: message_factory.GetMessageClass(kind) for name, kind in found.items()})
+
+
+def _add_field(message: Any, name: str, number: int, kind: str) -> None:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+
+    field = message.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL, type=Field.TYPE_STRING)
+    if kind == "map":
+        entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
+        entry.options.map_entry = True
+        _add_field(entry, "key", 1, "string")
+        _add_field(entry, "value", 2, _TENSOR)
+        kind = f"{_PACKAGE}.{message.name}.{entry.name}"
+        field.label = Field.LABEL_REPEATED
+    if kind == "many":
+        field.label = Field.LABEL_REPEATED
+    elif kind != "string":
+        field.type = Field.TYPE_MESSAGE
+        field.type_name = f".{kind if '.' in kind else f'{_PACKAGE}.{kind}'}"
+    if name in _ONE_OF:
+        if not message.oneof_decl:
+            message.oneof_decl.add(name=_ONE_OF[name])
+        field.oneof_index = 0

@@ -19,19 +19,18 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checks import ArgumentError, install_hint
-from keras_vit.exporting.folding import folded_task
-from keras_vit.exporting.pixels import OUTPUTS, pixel_function
+from keras_vit.exporting.folding import folded_spec
+from keras_vit.exporting.model_function import OUTPUTS, pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
-from keras_vit.exporting.task import ExportTask
+from keras_vit.exporting.spec import ExportSpec
 from keras_vit.files import open_regular
 from keras_vit.silence import silence
 
-EXTENSION = ".tflite"
 PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
-CALIBRATED: tuple[str, ...] = ("int8",)
+CALIBRATES: tuple[str, ...] = ("int8",)
 # Not in int8: with folding, Ti/16 with gains of 0.5 to 2 is off by 0.025 of its deviation, without by 0.022. The model
 # of 600 digits is off by 0.012 either way.
-FOLDED: tuple[str, ...] = ("float32", "float16")
+FOLDS: tuple[str, ...] = ("float32", "float16")
 SIGNATURE = TAKES = "pixels"
 LABELS, METADATA = "labels.txt", "metadata.json"  # in the archive at the end of the file
 _MOST_METADATA = 1 << 24  # bytes; 21,843 labels are 1 MB
@@ -45,16 +44,16 @@ _IN_INT8 = ("CONV_2D", "FULLY_CONNECTED")
 _PHOTOS = 32  # to calibrate on; of B/16 a second or more each, as the interpreter that does it is a slow one
 
 
-def write(task: ExportTask, place: Path) -> None:
+def write(spec: ExportSpec, place: Path) -> None:
     """Writes one file with the signature `pixels`: uint8 `(B, H, W, C)` to the dict of a `pixel_module`.
 
-    B is the task's `batch_size`. The first output is that of `pixels.OUTPUTS`.
+    B is the spec's `batch_size`. The first output is that of `pixels.OUTPUTS`.
 
     A ZIP archive with `labels.txt`, a label on each line, and `metadata.json` is appended, as TensorFlow Lite appends
     associated files. Interpreters do not see it, and any program for ZIP files opens it.
 
     Args:
-        task: an `ExportTask`.
+        spec: an `ExportSpec`.
         place: path of the new file.
 
     Raises:
@@ -62,14 +61,14 @@ def write(task: ExportTask, place: Path) -> None:
         ExportError: if a part of the model has no built-in operation.
         ImportError: without ai-edge-litert.
     """
-    check_packages(task.precision, task.opset)
-    _check_size(task)
-    content = _in_order(_converted(task, place.parent))
+    check_packages(spec.precision, spec.opset)
+    _check_size(spec)
+    content = _in_order(_converted(spec, place.parent))
     place.write_bytes(content)
-    _append_files(task, place)
+    _append_files(spec, place)
 
 
-def wrote(file: Path) -> bool:
+def is_own_file(file: Path) -> bool:
     """Whether a file is one that `write` wrote."""
     try:
         with open_regular(file) as opened, zipfile.ZipFile(opened) as archive, archive.open(METADATA) as member:
@@ -118,7 +117,7 @@ def open_runtime(place: Path) -> Runtime:
     return Runtime(f"LiteRT {package.__version__}", run)
 
 
-def opening(name: str) -> None:
+def load_snippet(name: str) -> None:
     """None is needed: every interpreter computes in the precision of the file."""
 
 
@@ -133,39 +132,39 @@ def _interpreter() -> tuple[Any, Any]:
     return ai_edge_litert, Interpreter
 
 
-def _check_size(task: ExportTask) -> None:
-    size = task.model.count_params() * _BYTES[task.precision]
-    what = "float32, of which int8 is made" if task.precision == "int8" else task.precision
+def _check_size(spec: ExportSpec) -> None:
+    size = spec.model.count_params() * _BYTES[spec.precision]
+    what = "float32, of which int8 is made" if spec.precision == "int8" else spec.precision
     if size > MAX_BYTES:
         raise ArgumentError(
             "a LiteRT file can hold 2 GB.\n"
-            f"Received: {task.name!r} with {size / 1e9:.1f} GB of weights in {what}. Pass "
+            f"Received: {spec.name!r} with {size / 1e9:.1f} GB of weights in {what}. Pass "
             'format="onnx" or "openvino", or precision="float16" where that is small enough.',
             parameters=("format", "precision"),
         )
 
 
-def _converted(task: ExportTask, folder: Path) -> bytes:
+def _converted(spec: ExportSpec, folder: Path) -> bytes:
     """The file's bytes; intermediate ones are written to a folder below `folder`."""
     import tensorflow as tf
 
     with silence():  # Keras reads weights by a way of which NumPy warns
-        function = pixel_function(folded_task(task, FOLDED))
+        function = pixel_function(folded_spec(spec, FOLDS))
     concrete = function.get_concrete_function()
     with tempfile.TemporaryDirectory(prefix=".litert-", dir=folder) as saved, silence():
         holder = tf.Module()
         holder.held = list(concrete.graph.variables)  # tracked through Keras' own, they would reach the file unread
         tf.saved_model.save(holder, saved, signatures={SIGNATURE: concrete})
         converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[SIGNATURE])
-        if task.precision == "float16":
+        if spec.precision == "float16":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.target_spec.supported_types = [tf.float16]
         try:
-            return _in_int8(converter, task) if task.precision == "int8" else converter.convert()
+            return _in_int8(converter, spec) if spec.precision == "int8" else converter.convert()
         except Exception as error:  # of a private class
             raise ExportError(
                 "a LiteRT file is made of built-in operations alone, and this model has one that is none.\n"
-                f"Received: {task.name!r}. The converter says: {error}"
+                f"Received: {spec.name!r}. The converter says: {error}"
             ) from error
 
 
@@ -190,16 +189,16 @@ def _in_order(content: bytes) -> bytearray:
     return ordered
 
 
-def _in_int8(converter: Any, task: ExportTask) -> bytes:
+def _in_int8(converter: Any, spec: ExportSpec) -> bytes:
     """The file in int8. Only the debugger of quantisation can leave operations in float; nothing is debugged."""
     import tensorflow as tf
     from ai_edge_litert.schema_py_generated import BuiltinOperator
 
-    photos = task.calibration_photos[np.linspace(0, len(task.calibration_photos) - 1, _PHOTOS).astype(int)]
+    photos = spec.calibration_photos[np.linspace(0, len(spec.calibration_photos) - 1, _PHOTOS).astype(int)]
 
     def calls() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         for photo in photos:
-            yield SIGNATURE, {TAKES: np.repeat(photo[None], task.batch_size or 1, axis=0)}
+            yield SIGNATURE, {TAKES: np.repeat(photo[None], spec.batch_size or 1, axis=0)}
 
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = calls
@@ -209,9 +208,9 @@ def _in_int8(converter: Any, task: ExportTask) -> bytes:
     return debugger.get_nondebug_quantized_model()
 
 
-def _append_files(task: ExportTask, place: Path) -> None:
-    metadata = json.dumps(task.metadata(), indent=2, ensure_ascii=False)
-    files = {METADATA: metadata} if task.labels is None else {LABELS: _lines(task.labels), METADATA: metadata}
+def _append_files(spec: ExportSpec, place: Path) -> None:
+    metadata = json.dumps(spec.metadata(), indent=2, ensure_ascii=False)
+    files = {METADATA: metadata} if spec.labels is None else {LABELS: _lines(spec.labels), METADATA: metadata}
     with zipfile.ZipFile(place, "a") as archive:  # not compressed, so that a phone can map it
         for name, text in files.items():
             archive.writestr(zipfile.ZipInfo(name), text)  # dated 1980: the same model, the same file

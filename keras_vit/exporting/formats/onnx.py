@@ -1,0 +1,341 @@
+"""ONNX files: uint8 pixels `(batch, H, W, C)` to `logits`, `scores` and `features`.
+
+tf2onnx converts the function with its weights as arguments, so that the graph stays small whatever the model. The
+weights are put in afterwards, one by one, above 2 GB into a file beside. ONNX Runtime opens the file.
+"""
+
+import math
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.checks import ArgumentError
+from keras_vit.exporting.folding import folded_spec
+from keras_vit.exporting.onnx_graph import FIRST_OPSET, Graph, Proto, Weight, graph_of, replace_field
+from keras_vit.exporting.onnx_session import open_session, required
+from keras_vit.exporting.report import ExportError, Runtime
+from keras_vit.exporting.spec import ExportSpec
+from keras_vit.exporting.staging import is_signed, read_tail, sign
+from keras_vit.files import read_head
+from keras_vit.silence import silence
+
+PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
+CALIBRATES: tuple[str, ...] = ()
+FOLDS = PRECISIONS
+_METADATA = 1 << 23  # bytes at the end of a file, by which int8 of earlier versions is known; 21,843 labels are 1 MB
+LOWEST_OPSET = 13
+_LARGEST_HALF = float(np.finfo("float16").max)
+LARGEST_FILE = 2**31 - 2**24  # bytes of weights in one message; the rest is for the graph
+_ALIGNMENT = 2**16  # bytes; what every system can map a file at
+
+
+def write(spec: ExportSpec, place: Path, beside: bool = False) -> None:
+    """Writes `place`, and above 2 GB the weights beside it, in `{place.name}.data`.
+
+    Args:
+        spec: an `ExportSpec`, with a model in float32.
+        place: path of the new file; it may be moved afterwards, together with its data, under the same names.
+        beside: whether the weights lie beside it below 2 GB too. B/16 in float32 is then written with 0.7 GB less. int8
+            has its own rule.
+
+    Raises:
+        ValueError: for an opset that cannot be.
+        ImportError: if a package of ONNX is missing.
+        ExportError: if the file would not be valid ONNX.
+    """
+    check_packages(spec.precision, spec.opset)
+    with silence():
+        # A LayerNorm of one node needs weights, if only ones. Below that opset it is many nodes, and fewer of them
+        # without weights.
+        graph = graph_of(folded_spec(spec, FOLDS, bare=spec.opset < FIRST_OPSET))
+        check_graph(graph.proto, spec.opset)
+        if spec.precision == "float16":
+            graph = in_float16(graph)
+        if spec.precision == "int8":
+            write_int8(graph, place)
+        else:
+            save(graph, place, beside)
+        del graph  # so that it is gone when the checker reads the file
+    if (data := place.with_name(f"{place.name}.data")).exists():
+        sign(data)
+    check_file(place, spec.opset)
+
+
+def is_own_file(file: Path) -> bool:
+    """Whether a file is one that `write` wrote, or one of its data."""
+    producer = re.match(rb"\x08.\x12\x09keras_vit", read_head(file) or b"", re.DOTALL)  # its first two fields
+    return producer is not None or b"\x0a\x09keras_vit\x12" in read_tail(file, _METADATA) or is_signed(file)
+
+
+def check_packages(precision: str, opset: int) -> None:
+    """Raises if a package is missing, or cannot write an opset.
+
+    Args:
+        precision: of the file to be.
+        opset: of ONNX.
+
+    Raises:
+        ValueError: for the opset.
+        ImportError: for a package.
+    """
+    required("onnx", "onnxruntime", "tf2onnx")
+    check_opset(opset)
+
+
+def open_runtime(place: Path, threads: int | None = None) -> Runtime:
+    """The file in ONNX Runtime; arguments and errors are those of `open_session`."""
+    return open_session(place, threads).runtime
+
+
+def load_snippet(name: str) -> None:
+    """None is needed: ONNX Runtime computes in the precision of the file."""
+
+
+def highest_opset() -> int:
+    """The highest opset that both tf2onnx and the onnx package know."""
+    import onnx.defs
+    from tf2onnx.constants import OPSET_TO_IR_VERSION
+
+    return min(max(OPSET_TO_IR_VERSION), onnx.defs.onnx_opset_version())
+
+
+def check_opset(opset: int) -> None:
+    """Raises for an opset that cannot be converted to."""
+    highest = highest_opset()
+    if not LOWEST_OPSET <= opset <= highest:
+        raise ArgumentError(
+            f"`opset` must be from {LOWEST_OPSET} to {highest}, which tf2onnx can write.\nReceived: opset={opset}.",
+            parameters=("opset",),
+        )
+
+
+def check_graph(proto: Proto, opset: int) -> None:
+    """Raises if a node is not of the standard operators of an opset.
+
+    Args:
+        proto: an `onnx.ModelProto`.
+        opset: of the standard domain.
+    """
+    unknown = sorted({_name(node) for node in _nodes(proto.graph) if not _is_standard(node, opset)})
+    declared = {entry.domain: entry.version for entry in proto.opset_import}
+    if unknown or declared != {"": opset}:
+        raise ExportError(
+            f"every operator must be one of ONNX's own at opset {opset}, so that any runtime takes the file.\n"
+            f"Received: {', '.join(unknown) or 'none other'}, with opsets {declared}."
+        )
+
+
+def check_file(place: Path, opset: int) -> None:
+    """Raises unless the ONNX checker finds a file valid, shapes and types included.
+
+    Args:
+        place: path of the file.
+        opset: that it must have.
+    """
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(place), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ExportError(f"the ONNX checker must find the file valid.\nReceived: {place}: {error}") from error
+    check_graph(onnx.load(str(place), load_external_data=False), opset)
+
+
+def _nodes(graph: Proto) -> Iterator[Proto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner)
+
+
+def _is_standard(node: Proto, opset: int) -> bool:
+    import onnx.defs
+
+    return not node.domain and onnx.defs.has(node.op_type, opset)
+
+
+def _name(node: Proto) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def in_float16(graph: Graph) -> Graph:
+    """A graph with weights and products in float16.
+
+    Args:
+        graph: a `Graph`, which is used up.
+    """
+    from onnxruntime.transformers import float16
+
+    answers = [output.name for output in graph.proto.graph.output]
+    graph.proto = float16.convert_float_to_float16(
+        graph.proto,
+        keep_io_types=answers,
+        op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, "Softmax"],
+        node_block_list=[node.name for node in graph.proto.graph.node if is_single(node, graph.single)],
+    )
+    _skip_double_casts(graph.proto.graph)
+    _round_weights(graph)
+    _order(graph.proto.graph)
+    del graph.proto.graph.value_info[:]
+    return graph
+
+
+def write_int8(graph: Graph, place: Path) -> None:
+    """Writes a graph with the kernels of its dense layers, but for the head, in 8 bits.
+
+    Rounding to 8 bits happens for each output of a kernel by itself, and for each batch of inputs by its own range.
+
+    Args:
+        graph: a `Graph`, which is used up.
+        place: path of the new file.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    metadata = list(graph.proto.metadata_props)
+    opset = list(graph.proto.opset_import)
+    size = sum(math.prod(weight.shape) for weight in graph.weights.values())
+    excluded = [node.name for node in graph.proto.graph.node if is_single(node, graph.single)]
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        whole = Path(folder, place.name)
+        save(graph, whole)
+        quantize_dynamic(
+            whole,
+            place,
+            op_types_to_quantize=["MatMul"],
+            per_channel=True,
+            # Signed bytes times unsigned inputs overflow 16 bits on a CPU without VNNI. The mean error on Ti/16 is then
+            # 0.24 of the deviation instead of 0.013, with fixed ranges of the inputs as well.
+            weight_type=QuantType.QUInt8,
+            nodes_to_exclude=excluded,
+            use_external_data_format=size > LARGEST_FILE,
+        )
+    proto = onnx.load(str(place), load_external_data=False)
+    for field, entries in (("metadata_props", metadata), ("opset_import", opset)):
+        replace_field(getattr(proto, field), entries)
+    proto.producer_name, proto.producer_version = graph.proto.producer_name, graph.proto.producer_version
+    del proto.graph.value_info[:]
+    place.write_bytes(proto.SerializeToString())
+
+
+def is_single(node: Proto, single: tuple[str, ...]) -> bool:
+    """Whether a node stays in float32: of a layer whose name begins as in `single`, or of none, as pixels' scaling."""
+    parts = node.name.split("/")
+    if node.op_type == "LayerNormalization":
+        return False  # which sums in float32 by definition
+    return len(parts) == 1 or any(part.startswith(single) for part in parts)
+
+
+def _skip_double_casts(graph: Proto) -> None:
+    """Takes out roundings to float16 between two nodes in float32, which the converter makes."""
+    producers = {name: node for node in graph.node for name in node.output}
+    for node in graph.node:
+        before = producers.get(node.input[0]) if node.op_type == "Cast" and _target(node) == "float32" else None
+        if before is not None and before.op_type == "Cast" and before.name.endswith("_cast_to_fp16_node"):
+            node.input[0] = before.input[0]
+    read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    # The key is the output, since the converter casts once for each reader, under the same name.
+    kept = {node.output[0]: node for node in reversed(graph.node) if not read.isdisjoint(node.output)}
+    replace_field(graph.node, reversed(kept.values()))
+
+
+def _round_weights(graph: Graph) -> None:
+    """Rounds the weights that the graph now takes in float16; those that are cast back at once it takes as they are."""
+    import onnx
+
+    inputs = {entry.name: entry.type.tensor_type for entry in graph.proto.graph.input}
+    for name in graph.weights:
+        if inputs[name].elem_type != onnx.TensorProto.FLOAT16:
+            continue
+        readers = [node for node in graph.proto.graph.node if name in node.input]
+        if all(node.op_type == "Cast" for node in readers):
+            inputs[name].elem_type = onnx.TensorProto.FLOAT
+        else:
+            graph.weights[name] = Rounded(graph.weights[name])
+
+
+class Rounded:
+    """A weight that becomes an array in float16 when it is written.
+
+    Attributes:
+        shape: of the array.
+    """
+
+    def __init__(self, weight: Weight) -> None:
+        self.shape = weight.shape
+        self._weight = weight
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.clip(np.asarray(self._weight), -_LARGEST_HALF, _LARGEST_HALF).astype(dtype or "float16")
+
+
+def _order(graph: Proto) -> None:
+    """Sorts nodes so that each stands behind those it reads, as ONNX wants it; the converter appends its casts."""
+    nodes, made = list(graph.node), {name for node in graph.node for name in node.output}
+    ordered = []
+    while nodes:
+        waiting = []
+        for node in nodes:
+            if made.isdisjoint(node.input):
+                ordered.append(node)
+                made.difference_update(node.output)
+            else:
+                waiting.append(node)
+        nodes = waiting
+    replace_field(graph.node, ordered)
+
+
+def _target(cast: Proto) -> str:
+    import onnx
+
+    return onnx.helper.tensor_dtype_to_np_dtype(cast.attribute[0].i).name
+
+
+def save(graph: Graph, place: Path, beside: bool = False) -> None:
+    """Writes a graph with its weights.
+
+    Args:
+        graph: a `Graph`, which is used up.
+        place: path of the file; its data are `{place.name}.data` in the same folder, which the file names so.
+        beside: whether weights go there whatever their size.
+    """
+    replace_field(graph.proto.graph.input, [e for e in graph.proto.graph.input if e.name not in graph.weights])
+    size = sum(4 * math.prod(weight.shape) for weight in graph.weights.values())
+    if size < LARGEST_FILE and not beside:
+        _put_inside(graph)
+    else:
+        _put_beside(graph, place.with_name(f"{place.name}.data"))
+    place.write_bytes(graph.proto.SerializeToString())
+
+
+def _put_inside(graph: Graph) -> None:
+    import onnx
+
+    for name, weight in graph.weights.items():
+        graph.proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(weight), name))
+
+
+def _put_beside(graph: Graph, place: Path) -> None:
+    """Writes one weight after the other, so that no second copy of all of them is ever in memory."""
+    with open(place, "wb") as file:
+        for name, weight in graph.weights.items():
+            array = np.ascontiguousarray(weight)
+            start = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
+            file.seek(start)
+            file.write(array.data)
+            graph.proto.graph.initializer.append(_reference(name, array, place.name, start))
+
+
+def _reference(name: str, array: np.ndarray, location: str, start: int) -> Proto:
+    import onnx
+
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", start), ("length", array.nbytes)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
