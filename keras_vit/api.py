@@ -75,9 +75,9 @@ from keras_vit.training.plan import Plan, plan
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.download import DownloadError, OfflineError
-from keras_vit.weights.hub import find_weights, list_weights
 from keras_vit.weights.load import load_checkpoint
 from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.registry import find_weights, list_weights
 from keras_vit.weights.save import save_checkpoint
 from keras_vit.weights.upload import UploadError
 

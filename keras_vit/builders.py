@@ -28,9 +28,9 @@ from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.renamed import accepts_old_arguments
 from keras_vit.weights.adapt import classes_of, replaced_layers, with_end_of, without_end, without_tokens
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.hub import WeightsRecord, model_called
 from keras_vit.weights.infer_config import assumptions, norm_of, read_source, told_config, told_facts
 from keras_vit.weights.load import fill
+from keras_vit.weights.registry import WeightsRecord, suggest_model
 from keras_vit.weights.resolve import WeightsFile, find_file, only_variant
 
 _Arguments = ParamSpec("_Arguments")
@@ -224,7 +224,7 @@ def _resolve_config(config: ViTConfig | str, pooling: str | None, overrides: Arg
             "`build` builds Vision Transformers, and this is a ResNet baseline.\n"
             f"Received: config={config!r}. Call `keras_vit.{config}`, or `keras_vit.build_resnet({config!r})`."
         )
-    if isinstance(config, str) and (hint := "" if config in (*VARIANTS, *ENCODERS) else model_called(config)):
+    if isinstance(config, str) and (hint := "" if config in (*VARIANTS, *ENCODERS) else suggest_model(config)):
         raise ValueError(
             f"`config` must be the name of a model, and this is one of weights.\nReceived: {config!r}.{hint}"
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from keras_vit.weights.hub import all_records
+from keras_vit.weights.registry import all_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CODE = """
@@ -20,7 +20,7 @@ import sys
 import numpy
 import keras_vit
 from keras_vit.images.preprocessing import LABEL_FILES
-from keras_vit.weights.hub import all_records
+from keras_vit.weights.registry import all_records
 assert keras_vit.__file__.startswith(sys.argv[1]), keras_vit.__file__
 scores = [[float(number == 7) for number in range(classes)] for classes in LABEL_FILES]
 names = [keras_vit.decode_predictions(numpy.array([row]), top=1)[0][0][1] for row in scores]
@@ -67,7 +67,7 @@ def test_wheel_has_every_file_of_the_package(built):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if not name.partition("/")[0].endswith(".dist-info")} == shipped()
     assert {"keras_vit/py.typed", "keras_vit/images/labels/imagenet21k.tsv"} <= names
-    assert "keras_vit/weights/hub/encoders.csv" in names
+    assert "keras_vit/weights/registry/encoders.csv" in names
     assert [name for name in names if name.endswith("licenses/LICENSE")]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import keras_vit
 from keras_vit.config.vit import RECORD_OF, ViTConfig
-from keras_vit.weights.hub import all_records
+from keras_vit.weights.registry import all_records
 
 LINES = list(csv.DictReader(Path(__file__).with_name("census.csv").read_text().splitlines()))
 WORDS = {"True": True, "False": False, "None": None}

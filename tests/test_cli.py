@@ -20,7 +20,7 @@ from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.download import cache_dir
 from keras_vit.weights.download.cache import sha256_of
-from keras_vit.weights.hub import find_weights, list_weights
+from keras_vit.weights.registry import find_weights, list_weights
 
 OFFICIAL = GOLDEN / "token.npz"
 TIMM = GOLDEN / "foreign" / "timm_token.safetensors"

@@ -3,7 +3,7 @@
 import pytest
 
 from keras_vit.cli.weights import weights_lines
-from keras_vit.weights.hub import list_weights
+from keras_vit.weights.registry import list_weights
 
 
 def read_back(lines):

@@ -10,7 +10,7 @@ from test_preprocessing import grey_levels, pixels
 from keras_vit.data.prepare import prepare, tensorflow_ops
 from keras_vit.exporting.serving_inputs import prepare_stored
 from keras_vit.images.resizing import covering_size
-from keras_vit.weights.hub import vit_records
+from keras_vit.weights.registry import vit_records
 
 tf = pytest.importorskip("tensorflow")
 # Landscape, portrait, square; larger and smaller than what they become; odd, and 333 * (256 / 222) is 384.

@@ -10,7 +10,7 @@ from conftest import images, numpy, randomise
 
 import keras_vit
 from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
-from keras_vit.weights.hub.weights_record import parameter_count
+from keras_vit.weights.registry.record import parameter_count
 
 # Parameters with 1,000 classes and with 21,843: timm 1.0.31, `resnetv2_*_bit` and, for three, its `ResNetV2` of their
 # layers and width. The official code's own R50x1 has 25,557,032, since its norms stand behind the convolutions.

@@ -35,7 +35,7 @@ def key(row):
 
 def test_every_record_stands_on_exactly_one_page_and_in_both_tables_of_it():
     listed = [(record.name, record.variant) for record in keras_vit.list_weights()]
-    assert len(listed) == len(set(listed)) == len(keras_vit.weights.hub.all_records())
+    assert len(listed) == len(set(listed)) == len(keras_vit.weights.registry.all_records())
     for place in (0, 2):  # the models, and where the files are
         found = [key(row) for page in FAMILIES for row in tables(PAGES[page])[place]]
         assert sorted(found) == sorted(listed)
@@ -104,7 +104,7 @@ def test_code_of_the_page_runs_from_a_mirror(page, tmp_path, monkeypatch, capsys
     """On a small model of the same kind: the files of full size are those of `test_published.py`, if slow."""
     code = re.search(r"```python\n(.*?)```", PAGES[page], re.DOTALL)[1]
     builder, name = re.search(r'keras_vit\.(\w+)\(weights="([^"]+)"', code).groups()
-    record = keras_vit.find_weights(name, keras_vit.weights.hub.variant_of(builder))
+    record = keras_vit.find_weights(name, keras_vit.weights.registry.variant_of(builder))
     assert record.family == page
     assert f"keras-vit weights info {name} --model {builder}\n" in PAGES[page]
     monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))

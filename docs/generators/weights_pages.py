@@ -1,4 +1,4 @@
-"""One page for each family of published weights, written from the records of `keras_vit.weights.hub`.
+"""One page for each family of published weights, written from the records of `keras_vit.weights.registry`.
 
 `docs/conf.py` writes the pages into `docs/weights` at every build. A family is named here with its papers; everything
 in a table is the record's. As a command this writes the table of all families into docs/weights.md, between its marks:
@@ -12,7 +12,7 @@ from pathlib import Path
 from keras_vit.config import encoders
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.formatting import table
-from keras_vit.weights.hub import WeightsRecord, all_records, builder_name, find_weights
+from keras_vit.weights.registry import WeightsRecord, all_records, builder_name, find_weights
 
 GUIDE = Path(__file__).parents[1] / "weights.md"
 _MARKS = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- families end -->)", re.DOTALL)

@@ -26,11 +26,11 @@ from keras_vit.weights.download.hugging_face import find_in_library_cache
 from keras_vit.weights.download.remote import megabytes
 from keras_vit.weights.families import DIALECTS, recognise
 from keras_vit.weights.file_checks import check_cached, check_file, check_for
-from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
-from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg
-from keras_vit.weights.hub.weights_record import WeightsRecord, parameter_count, published_config
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.read.sharded import scan_any
+from keras_vit.weights.registry import find_weights, list_weights, near, variant_of
+from keras_vit.weights.registry.augreg import augreg_record, looks_like_augreg
+from keras_vit.weights.registry.record import WeightsRecord, parameter_count, published_config
 from keras_vit.weights.resolve import find_file, is_url, remote_file
 from keras_vit.weights.upload import check_repository
 

@@ -68,7 +68,7 @@ _NAMES = {
     "training.schedules": "WarmupCosine WarmupLinear WarmupReciprocalSqrt",
     "weights.convert": "convert_checkpoint",
     "weights.download": "DownloadError OfflineError",
-    "weights.hub": "find_weights list_weights",
+    "weights.registry": "find_weights list_weights",
     "weights.load": "load_checkpoint",
     "weights.read": "CheckpointError",
     "weights.save": "save_checkpoint",

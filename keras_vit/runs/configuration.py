@@ -21,8 +21,8 @@ from keras_vit.runs.options import FinetuneOptions, is_short
 from keras_vit.runs.preparation import Preparation, published_name, weights_of
 from keras_vit.version import __version__
 from keras_vit.weights.download.environment import without_secrets
-from keras_vit.weights.hub import find_weights
 from keras_vit.weights.origin import origin_beside, origin_of_record
+from keras_vit.weights.registry import find_weights
 from keras_vit.weights.resolve import is_url, only_variant
 
 

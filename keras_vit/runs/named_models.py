@@ -11,7 +11,7 @@ from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.files import expand_path
 from keras_vit.runs.saved_runs import RunFacts, load_model, read_facts
 from keras_vit.weights.checkpoint import Checkpoint, file_in, read_checkpoint
-from keras_vit.weights.hub import list_weights
+from keras_vit.weights.registry import list_weights
 from keras_vit.weights.resolve import WeightsFile, find_file
 
 _MODEL_FILE = "best.keras"

@@ -37,7 +37,7 @@ from keras_vit.config.recipes.recipe_records import option_hint
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.config.vit import ViTConfig
-from keras_vit.weights.hub import near
+from keras_vit.weights.registry import near
 from keras_vit.weights.resolve import check_weights
 
 LAYOUTS = ("none", "replicated", "fsdp", "tensor")

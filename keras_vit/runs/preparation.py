@@ -35,7 +35,7 @@ from keras_vit.training.memory import available_memory, check_memory, largest_mi
 from keras_vit.training.model_check import check_model
 from keras_vit.training.plan import Plan, plan
 from keras_vit.training.resuming.agreement import agreed
-from keras_vit.weights.hub import variant_of
+from keras_vit.weights.registry import variant_of
 from keras_vit.weights.resolve import check_available
 
 PRETRAINED = "augreg-imagenet21k"  # weights of a variant unless others are asked for

@@ -8,10 +8,10 @@ from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.download import cache_dir
 from keras_vit.weights.download.cache import sha256_of
 from keras_vit.weights.download.hugging_face import check_json
-from keras_vit.weights.hub import WeightsRecord, all_records
-from keras_vit.weights.hub.augreg_records import FOLDER, augreg_record
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.read.sharded import scan_any
+from keras_vit.weights.registry import WeightsRecord, all_records
+from keras_vit.weights.registry.augreg import FOLDER, augreg_record
 
 
 def check_file(path: Path) -> Checkpoint:

@@ -9,8 +9,8 @@ from keras_vit.config.vit import SIZES, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.families import DIALECTS
-from keras_vit.weights.hub import WeightsRecord
 from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.registry import WeightsRecord
 from keras_vit.weights.resolve import WeightsFile
 
 # Of the config of a published encoder: what its file decides, and not its record.

@@ -6,8 +6,8 @@ from typing import Any
 
 from keras_vit.config.encoders import FAMILIES
 from keras_vit.files import json_object
-from keras_vit.weights.hub import all_records
-from keras_vit.weights.hub.weights_record import WeightsRecord
+from keras_vit.weights.registry import all_records
+from keras_vit.weights.registry.record import WeightsRecord
 
 _MOST_BYTES = 1 << 20
 _LONGEST = 100  # characters of a stranger's licence

@@ -22,11 +22,11 @@ from keras_vit.weights.download.cache import sha256_of
 from keras_vit.weights.download.hugging_face import fetch_from_hub, find_in_library_cache
 from keras_vit.weights.download.remote import RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
-from keras_vit.weights.hub import WeightsRecord, all_records, find_weights
-from keras_vit.weights.hub.augreg_records import looks_like_augreg
-from keras_vit.weights.hub.weights_record import model_named
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.read.sharded import INDEX
+from keras_vit.weights.registry import WeightsRecord, all_records, find_weights
+from keras_vit.weights.registry.augreg import looks_like_augreg
+from keras_vit.weights.registry.record import display_name
 
 _SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".pth.tar", ".bin", INDEX)
 _LOGGER = logging.getLogger("keras_vit")
@@ -206,7 +206,7 @@ def _from_folder(folder: Path, variant: str | None, sha256: str | None) -> Weigh
         found[file] = None
     if len(found) != 1:
         files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or "no such file"
-        of_model = "" if variant is None else f" of {model_named(variant)}"
+        of_model = "" if variant is None else f" of {display_name(variant)}"
         raise ArgumentError(
             f"a folder as `weights` must hold one file{of_model}: a mirror's part such as "
             "vit_models/imagenet21k, or a model.safetensors or pytorch_model.bin, whole or in shards with an index.\n"

@@ -20,9 +20,9 @@ from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.download import OfflineError
 from keras_vit.weights.families import DIALECTS
 from keras_vit.weights.file_checks import check_for
-from keras_vit.weights.hub import all_records, find_weights, list_weights
-from keras_vit.weights.hub.encoder_records import encoder_records
 from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.registry import all_records, find_weights, list_weights
+from keras_vit.weights.registry.reader import encoder_records
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")
 RECORDS = encoder_records()
@@ -65,7 +65,7 @@ def test_every_encoder_has_a_builder_and_a_config_of_its_family():
     assert len(set(ENCODERS.values())) == len(ENCODERS)
     for name, builder in ENCODERS.items():
         assert getattr(keras_vit, builder).__name__ == builder
-        assert keras_vit.weights.hub.variant_of(builder) == name
+        assert keras_vit.weights.registry.variant_of(builder) == name
         assert encoder(name).activation == FAMILIES[encoders.family_of(name)].fields["activation"]
 
 

@@ -11,8 +11,8 @@ from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.download import DownloadError, cache_dir, verify_cache
 from keras_vit.weights.file_checks import check_cached, check_for
-from keras_vit.weights.hub import find_weights, vit_records
 from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.registry import find_weights, vit_records
 from keras_vit.weights.resolve import find_file
 
 TOKEN = GOLDEN / "token.npz"

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS, builder_name
 from keras_vit.weights.file_checks import check_for
-from keras_vit.weights.hub import find_weights, vit_records
+from keras_vit.weights.registry import find_weights, vit_records
 
 RECORDS = vit_records()
 ZERO_HEAD = "ignore:the head of .* is all zeros:UserWarning"

@@ -12,8 +12,8 @@ from fault_server import FaultServer
 
 import keras_vit
 from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
-from keras_vit.weights.hub import find_weights
 from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.registry import find_weights
 from keras_vit.weights.resolve import check_available, find_file, remote_file
 
 TOKEN = GOLDEN / "token.npz"

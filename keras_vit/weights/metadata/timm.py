@@ -12,7 +12,6 @@ from typing import Any
 
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.hub import config_of_timm
 from keras_vit.weights.metadata.record import (
     PLAIN_FIELDS,
     USUAL_FIELDS,
@@ -26,6 +25,7 @@ from keras_vit.weights.metadata.record import (
     sizes_said,
 )
 from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.registry import config_of_timm
 
 POOLS = {"token": "token", "avg": "gap", "map": "map", "": "none"}  # timm's `global_pool`: ours
 _TIMM_SIZES = {"embed_dim": "hidden_size", "depth": "num_layers", "reg_tokens": "registers"}

@@ -15,11 +15,9 @@ from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.config.variants import builder_name as vit_builder_name
 from keras_vit.config.vit import ViTConfig
 from keras_vit.synonyms import find_hub_weights
-from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg
-from keras_vit.weights.hub.encoder_records import encoder_records
-from keras_vit.weights.hub.hugging_face_records import hugging_face_records
-from keras_vit.weights.hub.published import bit_records, google_records
-from keras_vit.weights.hub.weights_record import WeightsRecord
+from keras_vit.weights.registry.augreg import augreg_record, looks_like_augreg
+from keras_vit.weights.registry.reader import encoder_records, vit_records
+from keras_vit.weights.registry.record import WeightsRecord
 
 __all__ = ["WeightsRecord", "WeightsTable", "all_records", "find_weights", "list_weights", "vit_records"]
 
@@ -28,12 +26,6 @@ _ALIASES = {
     "augreg-imagenet21k+imagenet2012": "augreg-imagenet21k+imagenet2012-384",
     "flexivit-imagenet2012-1200ep": "flexivit-imagenet2012",
 }
-
-
-@functools.cache
-def vit_records() -> tuple[WeightsRecord, ...]:
-    """The records of the paper's models and of ResNets. Like all, they are made when they are first asked for."""
-    return (*google_records(), *bit_records(), *hugging_face_records())
 
 
 @functools.cache
@@ -144,7 +136,7 @@ def near(name: str, names: Collection[str]) -> str:
     return did_you_mean(name, names) or f" Some of them: {', '.join(sorted(names)[:5])}."
 
 
-def model_called(name: str) -> str:
+def suggest_model(name: str) -> str:
     """`' Did you mean ...?'` for a name of weights or of a repository where a model's is asked for, or `''`."""
     found = [r for r in all_records() if name in (r.name, r.hf_repo, f"hf:{r.hf_repo}")]
     if not found:

@@ -10,8 +10,10 @@ from test_variants import PUBLISHED_PARAMETERS
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
-from keras_vit.weights.hub import find_weights, list_weights, vit_records
-from keras_vit.weights.hub.weights_record import listed_size, parameter_count, published_config
+from keras_vit.weights.registry import find_weights, list_weights, vit_records
+from keras_vit.weights.registry.augreg import augreg_record, looks_like_augreg
+from keras_vit.weights.registry.reader import listed_size
+from keras_vit.weights.registry.record import parameter_count, published_config
 
 RECORDS = vit_records()
 
@@ -56,11 +58,12 @@ def test_parameter_counts_are_the_official_ones():
 
 
 def test_listed_size_is_true_within_half_its_last_digit_or_a_tenth_of_a_mebibyte():
-    size = listed_size("1.22 GiB", "somewhere")
-    assert (size.bytes, size.source) == (round(1.22 * 2**30), "somewhere: 1.22 GiB")
-    assert size.tolerance == pytest.approx(0.005 * 2**30, abs=1)
-    assert listed_size("37 MiB", "").tolerance == 2**19 + 1
-    assert listed_size("393.69 MiB", "").tolerance == 2**20 // 10
+    size, tolerance = listed_size("somewhere: 1.22 GiB")
+    assert size == round(1.22 * 2**30)
+    assert tolerance == pytest.approx(0.005 * 2**30, abs=1)
+    assert listed_size("a: 37 MiB")[1] == 2**19 + 1
+    assert listed_size("a: 393.69 MiB")[1] == 2**20 // 10
+    assert listed_size("not listed") == (None, 0)
 
 
 def test_every_record_is_a_valid_configuration_that_its_resolution_fits():
@@ -226,7 +229,7 @@ def test_table_shows_in_a_notebook():
 
 def test_table_is_read_without_keras():
     code = f"""{EMPTY_PACKAGES}
-from keras_vit.weights.hub import list_weights
+from keras_vit.weights.registry import list_weights
 print(len(list_weights()) > 0, {{"keras", "tensorflow", "numpy.testing"}} & set(sys.modules))
 """
     assert run_python(code).split() == ["True", "set()"]
@@ -237,3 +240,70 @@ def test_unknown_model_gives_the_nearest_and_not_all(model, near):
     with pytest.raises(ValueError, match=near) as error:
         list_weights(model)
     assert len(str(error.value)) < 250
+
+
+# AugReg's names, each of which is a record.
+UPSTREAM = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
+ADAPTED = f"{UPSTREAM}--oxford_iiit_pet-steps_2k-lr_0.003-res_384"
+
+
+@pytest.mark.parametrize("suffix", ["", ".npz"])
+def test_upstream_name_tells_its_record(suffix):
+    record = augreg_record(UPSTREAM + suffix)
+    assert (record.name, record.variant, record.classes, record.resolution) == (UPSTREAM, "B/16", 21843, 224)
+    assert record.path == f"vit_models/augreg/{UPSTREAM}.npz"
+    assert record.url == f"https://storage.googleapis.com/vit_models/augreg/{UPSTREAM}.npz"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "classes"),
+    [("imagenet2012", 1000), ("cifar100", 100), ("oxford_iiit_pet", 37), ("kitti", 4), ("resisc45", 45)],
+)
+def test_adapted_name_has_the_classes_of_its_dataset_and_its_resolution(dataset, classes):
+    record = augreg_record(f"R_Ti_16{UPSTREAM[4:]}--{dataset}-steps_0k-lr_0.01-res_384")
+    assert (record.variant, record.classes, record.resolution) == ("R+Ti/16", classes, 384)
+    assert record.preprocessing.image_size == (384, 384)
+
+
+def test_dropout_is_off_as_in_the_official_fine_tuning():
+    assert augreg_record(UPSTREAM.replace("B_16", "L_16")).config.dropout_rate == 0
+
+
+def test_size_of_an_adapted_hybrid_agrees_with_the_notebooks_listing():
+    stem = "R26_S_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0--oxford_iiit_pet-steps_0k-lr_0.003-res_384"
+    assert augreg_record(stem).bytes == pytest.approx(137.8 * 2**20, abs=0.1 * 2**20)
+
+
+def test_size_of_an_i1k_file_allows_for_pre_logits_and_for_none():
+    record = augreg_record("B_16-i1k-300ep-lr_0.001-aug_none-wd_0.1-do_0.1-sd_0.1")
+    for parameters in (86_567_656, 86_567_656 + 768 * 769):
+        assert abs(record.bytes - 4 * parameters) <= record.bytes_tolerance
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "hint"),
+    [
+        (UPSTREAM.replace("medium1", "medium3"), "augmentation", "'aug_medium2' or 'aug_medium1'"),
+        (UPSTREAM.replace("B_16", "H_14"), "model", "Ti_16, S_32"),
+        (UPSTREAM.replace("wd_0.1", "wd_0.3"), "weight decay", "'wd_0.03'"),
+        (UPSTREAM.replace("lr_0.001", "lr_0.002"), "learning rate", "lr_0.001"),
+        (ADAPTED.replace("oxford_iiit_pet", "oxford_pet"), "dataset", "'oxford_iiit_pet'"),
+        (ADAPTED.replace("res_384", "res_512"), "resolution", "res_224, res_384"),
+        (UPSTREAM.removesuffix("-sd_0.0"), "8 parts", "7 parts instead of 8"),
+        (f"{UPSTREAM}-more", "8 parts", "9 parts instead of 8"),
+        (f"{UPSTREAM}--", "dataset", "''"),
+        (f"{ADAPTED}--{ADAPTED}", "4 more", "parts instead of 4"),
+        (UPSTREAM.replace("i21k-300ep", "i1k-30ep"), "300 epochs only", "i1k-30ep"),
+    ],
+)
+def test_wrong_name_says_which_part_and_what_may_stand_there(name, wrong, hint):
+    with pytest.raises(ValueError, match="Received") as caught:
+        augreg_record(name)
+    assert wrong in str(caught.value).splitlines()[0]
+    assert hint in str(caught.value)
+
+
+def test_names_of_sets_do_not_look_like_file_names():
+    assert looks_like_augreg(UPSTREAM)
+    assert looks_like_augreg("B_16-i21k-300ep-lr_0.001-aug_what")
+    assert not any(map(looks_like_augreg, ("augreg-imagenet21k", "imagenet21k+imagenet2012-224", "deit3-imagenet2012")))

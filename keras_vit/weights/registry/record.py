@@ -1,11 +1,6 @@
-"""One published checkpoint as a record, and the bytes a file of its tensors takes.
-
-Where a bucket's listing or a README names a size, that is the record's; else it is computed from the
-tensors. Imports neither Keras nor TensorFlow.
-"""
+"""One published checkpoint as a record, and how many parameters its file holds."""
 
 import dataclasses
-import urllib.parse
 from typing import Any
 
 from keras_vit.config.encoders import ENCODERS, encoder, family_of
@@ -14,10 +9,6 @@ from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 
-_UNITS = {"MiB": 2**20, "GiB": 2**30}
-_COMPUTED_TOLERANCE = 0.005  # of the size: names, alignment and zip headers are estimated
-_LISTED_TOLERANCE = 2**20 // 10  # a cut file lacks more; a copy written anew by NumPy differs by less
-_BYTES_BESIDE_AN_ARRAY = 300  # of an .npz: two zip headers, two names and the .npy header
 _FAMILIES = {  # of models of the paper's kind, by what a name begins with
     "imagenet21k": "paper",
     "sam": "sharpness",
@@ -68,7 +59,7 @@ class WeightsRecord:
         note: what a user should know beyond that.
         measure: what `accuracy` is of: `"top-1"` of a head, `"zero-shot"`, `"kNN"` or `"fine-tuned"`.
         parameters: of the published model, as its software counts them, or `None`.
-        layout: the name of the file's dialect; `""` where its content alone tells it.
+        layout: the name of the file's layout; `""` where its content alone tells it.
         gated: whether its repository gives it only to those who have agreed to its licence there.
         sha256_start: first digits of the file's sha256 as its authors publish them, or `""`.
     """
@@ -105,7 +96,7 @@ class WeightsRecord:
     @property
     def model(self) -> str:
         """What it is the weights of, for messages: `"ViT B/16"` or `"R50x1"`."""
-        return model_named(self.variant)
+        return display_name(self.variant)
 
     @property
     def family(self) -> str:
@@ -135,20 +126,6 @@ class WeightsRecord:
         return f"The weights {self.name!r} of {self.model} are under {self.license}: {known}.{gate}"
 
 
-# What `make_record` takes as it is, beside the fields of a config.
-_OWN: tuple[str, ...] = (
-    "accuracy",
-    "accuracy_source",
-    "resize_method",
-    "hf_repo",
-    "note",
-    "measure",
-    "parameters",
-    "layout",
-)
-_OWN += ("gated", "sha256_start")
-
-
 def published_config(variant: str) -> ViTConfig | ResNetConfig:
     """The config of a key of `VARIANTS`, `RESNETS` or `ENCODERS`."""
     if variant in ENCODERS:
@@ -156,42 +133,9 @@ def published_config(variant: str) -> ViTConfig | ResNetConfig:
     return RESNETS[variant] if variant in RESNETS else VARIANTS[variant]
 
 
-def model_named(variant: str | None) -> str:
+def display_name(variant: str | None) -> str:
     """A key of `VARIANTS`, `RESNETS` or `ENCODERS` in words: `"ViT B/16"`, `"R50x1"` or `"dinov2/S14"`."""
     return str(variant) if variant in RESNETS or variant in ENCODERS else f"ViT {variant}"
-
-
-@dataclasses.dataclass(frozen=True)
-class FileSize:
-    """Bytes of a file, how far off that may be, and who says so."""
-
-    bytes: int | None
-    tolerance: int
-    source: str
-
-
-def listed_size(text: str, source: str) -> FileSize:
-    """The size that a listing prints as `"393.69 MiB"`: true within half a unit of its last digit, or 0.1 MiB."""
-    number, unit = text.split()
-    decimals = len(number.partition(".")[2])
-    size, half_digit = float(number) * _UNITS[unit], 0.5 * 10**-decimals * _UNITS[unit]
-    return FileSize(round(size), max(int(half_digit) + 1, _LISTED_TOLERANCE), f"{source}: {text}")
-
-
-def unknown_size(reason: str) -> FileSize:
-    """No size, and why."""
-    return FileSize(None, 0, reason)
-
-
-def computed_size(
-    config: ViTConfig | ResNetConfig, resolution: int, classes: int, uncertain_parameters: int = 0
-) -> FileSize:
-    """The size of a float32 file of these tensors; `uncertain_parameters` may or may not be in it."""
-    parameters = parameter_count(config, resolution, classes) + uncertain_parameters / 2
-    arrays = 10 * sum(config.stages) if isinstance(config, ResNetConfig) else 16 * config.num_layers + 10
-    size = 4 * parameters + _BYTES_BESIDE_AN_ARRAY * arrays
-    tolerance = _COMPUTED_TOLERANCE * size + 2 * uncertain_parameters
-    return FileSize(round(size), round(tolerance), "computed from its tensors in float32")
 
 
 def parameter_count(config: ViTConfig | ResNetConfig, resolution: int, classes: int) -> int:
@@ -239,70 +183,3 @@ def _bit(config: ResNetConfig) -> int:
                 count += 4 * channels * inner
             channels = 4 * inner
     return count
-
-
-def make_record(
-    name: str,
-    variant: str,
-    path: str,
-    classes: int,
-    preprocessing: Preprocessing,
-    *,
-    url: str | None = None,
-    size: FileSize | None = None,
-    head: str | None = None,
-    license: str = "Apache-2.0",
-    **fields: Any,
-) -> WeightsRecord:
-    """A record from what cannot be derived: url, size, head and the differing `fields` follow where left out.
-
-    What `fields` has besides those of a config are attributes of the record, as `note`.
-    """
-    own = {key: fields.pop(key) for key in _OWN if key in fields}
-    image_size: Any = preprocessing.image_size  # which all published weights have
-    resolution = image_size[0]
-    usual = published_config(variant)
-    differing = tuple((key, value) for key, value in fields.items() if getattr(usual, key) != value)
-    if size is None:
-        size = computed_size(dataclasses.replace(usual, **dict(differing)), resolution, classes)
-    return WeightsRecord(
-        name=name,
-        variant=variant,
-        url=url or "https://storage.googleapis.com/" + urllib.parse.quote(path),
-        path=path,
-        bytes=size.bytes,
-        bytes_tolerance=size.tolerance,
-        bytes_source=size.source,
-        classes=classes,
-        head=head or ("real" if classes else "none"),
-        resolution=resolution,
-        preprocessing=preprocessing,
-        license=license,
-        fields=differing,
-        **{"accuracy": None, "accuracy_source": "none reported"} | own,
-    )
-
-
-def squash(resolution: int, antialias: bool = False) -> Preprocessing:
-    """The official code's evaluation: resized whatever the aspect, bilinear, scaled to [-1, 1]."""
-    return Preprocessing(image_size=(resolution, resolution), antialias=antialias)
-
-
-def area_crop(resolution: int, resized: float) -> Preprocessing:
-    """big_vision's `resize_small(resized)|central_crop(resolution)`, whose resize averages areas."""
-    return Preprocessing(
-        (resolution, resolution),
-        resize="crop",
-        interpolation="area",
-        antialias=True,
-        crop_fraction=resolution / resized,
-        rounding="big_vision",
-    )
-
-
-def bicubic_crop(resolution: int, fraction: float, **statistics: Any) -> Preprocessing:
-    """timm's evaluation: the shorter side resized to `resolution / fraction`, bicubic, then the centre."""
-    size = (resolution, resolution)
-    return Preprocessing(
-        size, resize="crop", crop_fraction=fraction, interpolation="bicubic", antialias=True, **statistics
-    )
