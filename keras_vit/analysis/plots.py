@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _MOST_NUMBERS = 30  # largest number of classes for which cells of a matrix show numbers
 _MOST_NAMES = 120  # largest number of classes for which names are legible
 _MOST_CELLS = 1000  # largest number of rows and columns that a matrix is drawn with
+_MOST_PANES = 9
 _LONGEST_NAME = 24  # characters
 _COLOURS = {"train": "#4c72b0", "validation": "#dd8452"}
 _SCALE = "cividis"  # from blue to yellow, also for colour-blind readers
@@ -297,6 +298,31 @@ def draw_confusion(
         axis.set_yticks(range(classes), names, fontsize=size)
     unit = "" if group == 1 else f" (number of the class, {group} to a cell)"
     axis.set(xlabel=f"predicted{unit}", ylabel=f"true{unit}")
+    if path is not None:
+        _save(figure, path)
+    return figure
+
+
+def draw_predicted(
+    labels: np.ndarray, predictions: np.ndarray, names: Sequence[str], path: FilePath | None = None
+) -> "Figure":
+    """Draws predicted over true numbers; a point is an image, and on the line the answer is right.
+
+    Args:
+        labels: `(n, K)`, the true numbers; the first nine of K are drawn.
+        predictions: `(n, K)`.
+        names: K names.
+        path: path of the PNG; by default none is written.
+    """
+    drawn = list(zip(_drawable(names, "number"), labels.T, predictions.T, strict=True))[:_MOST_PANES]
+    columns = min(len(drawn), 3)
+    rows = -(-len(drawn) // columns)
+    figure = _figure(max(4.4 * columns, _NARROWEST), 4.2 * rows)
+    for axis, (name, true, found) in zip(figure.subplots(rows, columns, squeeze=False).flat, drawn, strict=False):
+        ends = [min(true.min(), found.min()), max(true.max(), found.max())]
+        axis.plot(ends, ends, color="0.6", linewidth=1)
+        axis.plot(true, found, ".", color=_COLOURS["train"], alpha=0.6)
+        axis.set(title=name, xlabel="true", ylabel="predicted")
     if path is not None:
         _save(figure, path)
     return figure

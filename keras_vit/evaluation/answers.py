@@ -1,11 +1,15 @@
 """The outputs of a network for every example of a dataset."""
 
+import dataclasses
+import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
 
 from keras_vit.config.heads import OutputSpec
+from keras_vit.data.pipeline import report_missing_files
+from keras_vit.data.targets import Targets
 from keras_vit.model.input_checks import in_bytes
 
 
@@ -20,15 +24,70 @@ class Classifier(Protocol):
         """One row of outputs for each image of a batch."""
 
 
-def answers(network: Classifier, dataset: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+@dataclasses.dataclass(frozen=True, eq=False)
+class OutputRows:
+    """The outputs for every example of a split, and its rows of targets.
+
+    Attributes:
+        outputs: float32 `(n, K)`.
+        targets: float32 `(n, K)`.
+        names: of the K outputs.
+        seconds: duration.
+    """
+
+    outputs: np.ndarray
+    targets: np.ndarray
+    names: tuple[str, ...]
+    seconds: float
+
+
+def output_rows(model: Classifier, data: Any, split: str, targets: Targets, batch_size: int, seed: int) -> OutputRows:
+    """The outputs of a model for all examples of a split whose targets are rows of numbers.
+
+    Args:
+        model: with a head of K outputs.
+        data: a `Source`, or what `open_source` takes.
+        split: or several, as for `Source.split`.
+        targets: what the examples are labelled with.
+        batch_size: images at once.
+        seed: divides data without splits.
+
+    Raises:
+        ValueError: for data of other targets than the model's, and for outputs that are not finite.
+    """
+    from keras_vit.data import load_dataset, open_source
+
+    source = open_source(data, seed=seed, targets=targets)
+    examples, size = source.split(split), model.output_spec.size
+    if len(source.class_names) != size:
+        raise ValueError(
+            "the data must have a target for each output of the model.\n"
+            f"Received: {len(source.class_names)} targets, {model.name!r} with {size} outputs."
+        )
+    dataset = load_dataset(
+        source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed, shard=(0, 1)
+    )
+    began = time.perf_counter()
+    with report_missing_files(examples):
+        outputs, rows = map(np.concatenate, zip(*answers(model, dataset, rows=True), strict=True))
+    if not np.isfinite(outputs).all():
+        raise ValueError(
+            "the model's answers must be finite; NaN comes of damaged weights or images.\n"
+            f"Received: example {int(np.isfinite(outputs).all(axis=1).argmin())} has others."
+        )
+    return OutputRows(outputs, rows, source.class_names, time.perf_counter() - began)
+
+
+def answers(network: Classifier, dataset: Any, rows: bool = False) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The network's outputs for all examples, batch by batch, including those of an incomplete last batch.
 
     Args:
         network: a model from images to one tensor.
         dataset: a finite dataset of (images `(B, H, W, C)`, int or one-hot labels).
+        rows: whether labels are rows of targets, and no one-hot classes.
 
     Yields:
-        float32 `(B, ...)` outputs and `(B,)` labels, in the order of the dataset.
+        float32 `(B, ...)` outputs and `(B,)` labels, in the order of the dataset; rows as they are.
 
     Raises:
         ValueError: for a dataset without batches.
@@ -40,6 +99,6 @@ def answers(network: Classifier, dataset: Any) -> Iterator[tuple[np.ndarray, np.
         # One batch size needs one compilation. So an incomplete batch is padded, and its padding is dropped again.
         images = np.pad(images, ((0, size - count),) + ((0, 0),) * (images.ndim - 1))
         found = np.asarray(network.predict_on_batch(images), "float32")[:count]
-        yield found, targets if targets.ndim == 1 else targets.argmax(axis=1)
+        yield found, targets if rows or targets.ndim == 1 else targets.argmax(axis=1)
     if not size:
         raise ValueError("the set is empty, so nothing can be measured on it.\nReceived: a dataset without batches.")

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Tensor, Variable
-from keras_vit.config.heads import HEADS
+from keras_vit.config.heads import HEADS, UNITS
 from keras_vit.config.parts import INPUT, Part
 from keras_vit.layers import AddPositionEmbs, AxialBlock, RelativeBias, RotaryPositions, TransformerBlock
 from keras_vit.layers.configurable import ConfiguredLayer
@@ -24,6 +24,7 @@ _OF_KERAS = (
     *HEADS,
     "average",
     "activation",
+    UNITS,
     "pre_logits",
     "projection",
     "unit_length",
@@ -155,7 +156,7 @@ def float32_layers(model: keras.Model) -> list[str]:
     norms = (keras.layers.LayerNormalization, keras.layers.GroupNormalization, RMSNorm)
     inside = [part for part in flatten_layers(model) if isinstance(part, norms)]
     layers = (*inside, *position_layers(model), *rotary_layers(model), *bias_layers(model), *head_layers(model))
-    return list(dict.fromkeys(layer.name for layer in layers))
+    return [*dict.fromkeys(layer.name for layer in layers), UNITS]
 
 
 def head_layers(model: keras.Model) -> list[keras.layers.Dense]:

@@ -8,7 +8,8 @@ import keras
 from keras_vit.model.copies import copy_weights
 from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.graph import Head, build_graph, known_grid
-from keras_vit.model.layer_lookup import encoder_blocks, layer_named, own_operations, position_layers
+from keras_vit.model.layer_lookup import UNITS, encoder_blocks, layer_named, own_operations, position_layers
+from keras_vit.model.outputs import with_units
 from keras_vit.model.precision import is_quantized
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
@@ -64,6 +65,8 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
     with deferred_variables(), _under_policy_of(model):
         images = keras.Input(shape, name=model.inputs[0].name)
         copy = build_graph(images, config, _head(model), None, model.name, model.preprocessing, resize_method)
+    if units := layer_named(model, UNITS):
+        copy = with_units(copy, units.scale, units.offset)
     copy.load_report = model.load_report + copy_weights(model, copy, None)
     copy.provenance, copy.head_kind = model.provenance, model.head_kind
     return copy

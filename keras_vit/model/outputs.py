@@ -5,7 +5,7 @@ at another probability than 0.5. Keras does not warn of either.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit.annotations import Arguments
 from keras_vit.checks import check_choice
-from keras_vit.config.heads import HEAD_KINDS, WITHOUT_HEAD, OutputSpec
+from keras_vit.config.heads import HEAD_KINDS, UNITS, WITHOUT_HEAD, OutputSpec
 from keras_vit.images.preprocessing import default_names
 from keras_vit.model.layer_lookup import head_layers, layer_named
 
@@ -78,6 +78,31 @@ def initialize_head(model: keras.Model, bias: float, head: str) -> None:
     for layer in heads:
         layer.kernel.assign(np.zeros(layer.kernel.shape))
         layer.bias.assign(np.full(layer.bias.shape, bias))
+
+
+def with_units(model: Any, scale: Sequence[float], offset: Sequence[float]) -> Any:
+    """The layers of a model with a head of numbers, whose answers are brought to the unit of the data.
+
+    Args:
+        model: a `VisionTransformer` or `ResNet` whose head has K outputs and no activation.
+        scale: K factors of the head's numbers.
+        offset: K numbers that are added then.
+
+    Returns:
+        A model of the same layers and one more, which computes in float32.
+    """
+    units = keras.layers.Rescaling(list(scale), list(offset), dtype="float32", name=UNITS)
+    return type(model)(
+        model.input,
+        units(model.output),
+        name=model.name,
+        config=model.config,
+        preprocessing=model.preprocessing,
+        load_report=model.load_report,
+        provenance=model.provenance,
+        class_names=model.class_names,
+        head_kind="numbers",
+    )
 
 
 def inference_model(model: keras.Model) -> keras.Model:

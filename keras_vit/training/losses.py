@@ -1,5 +1,6 @@
-"""The loss of pre-training, which Keras has with another scale."""
+"""Losses that Keras has with another scale: of yes-or-no questions, and of standardised numbers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice, check_fraction
 
 LABELS = ("int", "one_hot")
+NUMBER_LOSSES = {"mse": "mean_squared_error", "mae": "mean_absolute_error", "huber": "huber"}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -29,6 +31,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
     Args:
         label_smoothing: in [0, 1).
         labels: `"one_hot"`, rows of K numbers in [0, 1], or `"int"`.
+        positive_weight: K factors of the first term of the sum, above 0; by default 1.
 
     Call arguments:
         y_true: `(B, K)`, or `(B,)` class numbers with `labels="int"`; one that is no class makes the loss NaN.
@@ -41,13 +44,19 @@ class SigmoidCrossentropy(keras.losses.Loss):
     """
 
     def __init__(
-        self, label_smoothing: float = 0.0, labels: str = "one_hot", name: str = "sigmoid_crossentropy", **kwargs: Any
+        self,
+        label_smoothing: float = 0.0,
+        labels: str = "one_hot",
+        name: str = "sigmoid_crossentropy",
+        positive_weight: Sequence[float] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
         check_fraction("label_smoothing", label_smoothing)
         check_choice("labels", labels, LABELS)
         self.label_smoothing = label_smoothing
         self.labels = labels
+        self.positive_weight = None if positive_weight is None else tuple(positive_weight)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         if self.labels == "int":
@@ -55,7 +64,39 @@ class SigmoidCrossentropy(keras.losses.Loss):
             y_true = ops.one_hot(classes, y_pred.shape[-1], dtype=y_pred.dtype)  # (B, K)
             y_true = ops.where(ops.any(y_true > 0, axis=-1, keepdims=True), y_true, float("nan"))
         target = y_true * (1.0 - 2.0 * self.label_smoothing) + self.label_smoothing
-        return ops.sum(ops.binary_crossentropy(target, y_pred, from_logits=True), axis=-1)  # (B,)
+        losses = ops.binary_crossentropy(target, y_pred, from_logits=True)
+        if self.positive_weight is not None:
+            more = ops.cast(self.positive_weight, y_pred.dtype) - 1
+            losses += more * ops.cast(target, y_pred.dtype) * ops.softplus(-y_pred)
+        return ops.sum(losses, axis=-1)  # (B,)
 
     def get_config(self) -> Arguments:
-        return {**super().get_config(), "label_smoothing": self.label_smoothing, "labels": self.labels}
+        weight = {} if self.positive_weight is None else {"positive_weight": list(self.positive_weight)}
+        return {**super().get_config(), "label_smoothing": self.label_smoothing, "labels": self.labels, **weight}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class StandardizedLoss(keras.losses.Loss):
+    """The mean over K numbers of the squared, absolute or Huber's error, in units of their standard deviations.
+
+    Args:
+        kind: `"mse"`, `"mae"`, or `"huber"`, which is squared up to one deviation and absolute above it.
+        deviations: K standard deviations.
+
+    Call arguments:
+        y_true: `(B, K)`.
+        y_pred: `(B, K)`.
+    """
+
+    def __init__(self, kind: str, deviations: Sequence[float], name: str = "standardized_loss", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        check_choice("kind", kind, NUMBER_LOSSES)
+        self.kind, self.deviations = kind, tuple(deviations)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        # Of the difference, since numbers far from 0 would lose their digits first.
+        error = (y_pred - ops.cast(y_true, y_pred.dtype)) / ops.cast(self.deviations, y_pred.dtype)
+        return getattr(keras.losses, NUMBER_LOSSES[self.kind])(ops.zeros_like(error), error)  # (B,)
+
+    def get_config(self) -> Arguments:
+        return {**super().get_config(), "kind": self.kind, "deviations": list(self.deviations)}

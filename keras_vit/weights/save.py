@@ -12,9 +12,11 @@ from keras_vit.checks import check_choice
 from keras_vit.layers import AddPositionEmbs, BiTRoot
 from keras_vit.model.layer_lookup import (
     HEADS,
+    UNITS,
     computed_fields,
     encoder_blocks,
     has_unit_length,
+    layer_named,
     own_operations,
     position_layers,
     stem_positions,
@@ -116,6 +118,11 @@ def save_checkpoint(
 
 
 def _check_end(model: keras.Model) -> None:
+    if layer_named(model, UNITS):
+        raise CheckpointError(
+            "no checkpoint says in which unit the numbers of a head are.\n"
+            f"Received: {model.name!r}, which answers in that of its training data. Save it as .keras."
+        )
     if has_unit_length(model):
         raise CheckpointError(
             "no checkpoint says that an embedding is divided by its length, as before the logits of `zero_shot`.\n"

@@ -3,12 +3,13 @@
 import keras
 import numpy as np
 import pytest
-from conftest import images, make_tiny
+from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
 from keras_vit import Distiller
 from keras_vit.config.heads import HEAD_KINDS, WITH_HEAD, WITHOUT_HEAD, OutputSpec
-from keras_vit.model.outputs import LogitsError, output_spec
+from keras_vit.model.copies import with_dtype
+from keras_vit.model.outputs import LogitsError, output_spec, with_units
 
 LOSSES, METRICS = keras.losses, keras.metrics
 
@@ -181,3 +182,24 @@ def test_file_that_was_compiled_so_is_loaded_with_a_warning(tmp_path, monkeypatc
         again = keras.models.load_model(tmp_path / "model.keras")
     x = images(2, 20, 28, 3)
     np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_numbers_in_units_are_those_of_the_head_scaled_and_kept_by_copies(tmp_path):
+    model = randomise(make_tiny(classes=2))
+    scale, offset = [3.5, 1e-3], [-2000.0, 0.25]
+    in_units = with_units(model, scale, offset)
+    pixels = images(2, *model.input_shape[1:])
+    wanted = numpy(model(pixels)) * np.float32(scale) + np.float32(offset)
+    np.testing.assert_allclose(numpy(in_units(pixels)), wanted, rtol=1e-6)
+    assert in_units.output_spec.kind == "numbers"
+    assert in_units.takes_bytes == model.takes_bytes
+    in_units.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(numpy(again(pixels)), numpy(in_units(pixels)))
+    copy = keras_vit.with_input_shape(in_units, (48, 64, 3))
+    assert copy.output_spec.kind == "numbers"
+    assert copy.layers[-1].get_config() == in_units.layers[-1].get_config()
+    half = with_dtype(in_units, "bfloat16")
+    assert half.layers[-1].compute_dtype == "float32"
+    with pytest.raises(ValueError, match="in which unit"):
+        keras_vit.save_checkpoint(in_units, tmp_path / "model.npz")

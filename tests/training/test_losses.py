@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from conftest import numpy
 
-from keras_vit.training.losses import SigmoidCrossentropy
+from keras_vit.training.losses import SigmoidCrossentropy, StandardizedLoss
 
 
 def test_sigmoid_crossentropy_smooths_to_one_minus_ls_and_ls():
@@ -57,3 +57,33 @@ def test_sigmoid_crossentropy_of_a_number_that_is_no_class_is_nan():
     loss = SigmoidCrossentropy(labels="int", reduction="none")
     values = numpy(loss(np.array([1, 3, -1]), np.zeros((3, 3), "float32")))
     assert np.isnan(values).tolist() == [False, True, True]
+
+
+def test_positive_weight_counts_the_images_with_a_label_more():
+    logits = np.array([[0.3, -2.0, 30.0], [-1.1, 0.4, -30.0]])
+    labels = np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 0.25]])
+    sigmoid = 1 / (1 + np.exp(-logits))
+    weights = np.array([2.0, 5.0, 0.5])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = weights * labels * np.log(sigmoid) + (1 - labels) * np.where(labels < 1, np.log(1 - sigmoid), 0)
+    loss = SigmoidCrossentropy(positive_weight=weights.tolist())
+    assert float(loss(labels, logits)) == pytest.approx(-terms.sum(axis=1).mean(), rel=1e-5)
+    ones = SigmoidCrossentropy(positive_weight=[1.0, 1.0, 1.0])
+    assert float(ones(labels, logits)) == float(SigmoidCrossentropy()(labels, logits))
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert again.get_config() == loss.get_config()
+
+
+@pytest.mark.parametrize("kind", ["mse", "mae", "huber"])
+def test_loss_of_numbers_is_that_of_standardised_ones(kind):
+    true, found = np.array([[1000.0, 2.0], [1010.0, 2.5]]), np.array([[1004.0, 2.0], [1007.0, 4.0]])
+    error = (found - true) / [2.0, 0.5]
+    expected = {"mse": error**2, "mae": abs(error), "huber": np.where(abs(error) < 1, error**2 / 2, abs(error) - 0.5)}
+    loss = StandardizedLoss(kind, [2.0, 0.5])
+    assert float(loss(true, found)) == pytest.approx(expected[kind].mean(), rel=1e-6)
+    assert keras.losses.deserialize(keras.losses.serialize(loss)).get_config() == loss.get_config()
+
+
+def test_loss_of_numbers_far_from_zero_keeps_their_digits():
+    loss = StandardizedLoss("mse", [1.0])
+    assert float(loss(np.array([[2.0**23 + 1]]), np.array([[2.0**23 - 2]]))) == 9.0
