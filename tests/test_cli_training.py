@@ -307,7 +307,7 @@ def test_many_photos_are_answered_by_a_graph_as_few_are_without_one(run, trained
 
 def test_bad_image_is_named_and_the_others_are_answered(run, trained, tmp_path, monkeypatch):  # B7
     out, folder = trained
-    monkeypatch.setattr("keras_vit.images.by_pillow.missing_package", {"HEIC": "pillow-heif"}.get)
+    monkeypatch.setattr("keras_vit.images.pillow_formats.missing_package", {"HEIC": "pillow-heif"}.get)
     (tmp_path / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1")
     (tmp_path / "note.jpg").write_text("no picture")
     good = folder / "tiles" / "3.jpg"

@@ -7,6 +7,6 @@ whatever backend Keras runs on.
 from keras_vit.data.opening import open_source
 from keras_vit.data.pipeline import load_dataset
 from keras_vit.data.source import Source
-from keras_vit.images.photo_checks import BadImage
+from keras_vit.images.validation import BadImage
 
 __all__ = ["open_source", "load_dataset", "Source", "BadImage"]

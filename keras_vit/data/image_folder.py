@@ -15,9 +15,9 @@ from keras_vit.data.label_checks import quote_names, similar_names
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES, SPLITS, FileSplit, divide
 from keras_vit.data.targets import CLASS_LABELS, Targets
-from keras_vit.images.photo_checks import BadImage, GoodImage, check_images
+from keras_vit.images.byte_ranges import PhotoLocation
 from keras_vit.images.photo_files import folders_in, has_photos, others_below, photos_below
-from keras_vit.images.slices import PhotoPlace
+from keras_vit.images.validation import BadImage, ValidImage, check_images
 from keras_vit.pages.formatting import printable
 
 
@@ -54,7 +54,7 @@ def source_from_files(
     path: Path,
     kind: str,
     classes: Sequence[str],
-    files: Sequence[PhotoPlace],
+    files: Sequence[PhotoLocation],
     labels: Sequence[int] | np.ndarray,
     splits: Sequence[str] | None,
     seed: int,
@@ -114,19 +114,19 @@ def _name(path: Path) -> str:
 
 
 def _file_splits(
-    images: Sequence[GoodImage], labels: np.ndarray, members: dict[str, np.ndarray]
+    images: Sequence[ValidImage], labels: np.ndarray, members: dict[str, np.ndarray]
 ) -> dict[str, FileSplit]:
     orientations = np.array([image.orientation for image in images], "int32")
 
     def split_of(numbers: np.ndarray) -> FileSplit:
         chosen = [images[number] for number in numbers]
-        paths, by_pillow = tuple(image.path for image in chosen), any(image.by_pillow for image in chosen)
-        return FileSplit(paths, labels[numbers], orientations[numbers], by_pillow)
+        paths, needs_pillow = tuple(image.path for image in chosen), any(image.needs_pillow for image in chosen)
+        return FileSplit(paths, labels[numbers], orientations[numbers], needs_pillow)
 
     return {name: split_of(numbers) for name, numbers in members.items()}
 
 
-def _count_shared(images: Sequence[GoodImage], members: dict[str, np.ndarray]) -> int:
+def _count_shared(images: Sequence[ValidImage], members: dict[str, np.ndarray]) -> int:
     """Number of files with equal bytes in more than one split; warns, since a test would repeat training images."""
     seen = Counter(digest for numbers in members.values() for digest in {images[number].digest for number in numbers})
     shared = [digest for digest, count in seen.items() if count > 1]

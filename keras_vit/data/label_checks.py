@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from keras_vit.images.photo_checks import GoodImage
+from keras_vit.images.validation import ValidImage
 from keras_vit.pages.formatting import printable
 
 _HIDDEN = "-1"  # the label that stands for an unknown one in many sets
@@ -37,7 +37,7 @@ def warn_similar_class_names(names: Iterable[str]) -> None:
         )
 
 
-def warn_conflicting_labels(images: Sequence[GoodImage], labels: np.ndarray, classes: Sequence[str]) -> None:
+def warn_conflicting_labels(images: Sequence[ValidImage], labels: np.ndarray, classes: Sequence[str]) -> None:
     """Warns of equal files in several classes: at most one of the labels is right."""
     first: dict[bytes, int] = {}
     again = {}

@@ -19,11 +19,10 @@ from keras_vit.data.host_sharding import HostShard, find_shard, host_batch_size
 from keras_vit.data.opening import open_source
 from keras_vit.data.prepare import augment_example, decode_example, resize_image, scale_image
 from keras_vit.data.source import Data
-from keras_vit.images.byte_scaling import is_bytes
-from keras_vit.images.photo_checks import BadImage, check_image
-from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.byte_ranges import close_shards
+from keras_vit.images.preprocessing import Preprocessing, is_uint8
 from keras_vit.images.read import ImageError
-from keras_vit.images.slices import forget_files
+from keras_vit.images.validation import BadImage, check_image
 from keras_vit.pages.formatting import printable
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
@@ -146,7 +145,7 @@ def _scale_last(
     images: Any, batched: Callable[[Any], Any], preprocessing: Preprocessing, augmentation: Augmentation | None
 ) -> Any:
     """Batches of scaled images; of images in bytes with `in_bytes`, which makes the same without the scaling."""
-    if not is_bytes(images.element_spec[1]):
+    if not is_uint8(images.element_spec[1]):
         return batched(images)
 
     def scale(counter: Tensor, image: Tensor, label: Tensor) -> tuple[Tensor, ...]:
@@ -336,7 +335,7 @@ def report_missing_files(*splits: Any) -> Iterator[None]:
         yield
     except (tf.errors.OpError, ImageError, FileNotFoundError) as error:
         paths = [path for split in splits for path in getattr(split, "paths", ())]
-        forget_files()
+        close_shards()
         with concurrent.futures.ThreadPoolExecutor() as pool:
             lost = [image for image in pool.map(check_image, paths) if isinstance(image, BadImage)]
         if not lost:

@@ -12,7 +12,7 @@ from keras_vit.annotations import Pair, Tensor
 from keras_vit.data.augmentation import Augmentation, augment_image, crop_window
 from keras_vit.images.decode import decode_image, decode_window
 from keras_vit.images.preprocessing import Preprocessing, fit_channels, scaled
-from keras_vit.images.resizing import keeps_whole, resize_and_cut
+from keras_vit.images.resizing import gives_whole_levels, resize_and_crop
 
 
 def prepare(pixels: Tensor, record: Preprocessing) -> Tensor:
@@ -53,9 +53,9 @@ def resize_image(pixels: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
     elif same_size:
         levels = tf.cast(pixels, "float32")
     else:
-        levels = resize_and_cut(tf.cast(pixels, "float32"), pixels.dtype.is_integer, record, tensorflow_ops())
+        levels = resize_and_crop(tf.cast(pixels, "float32"), pixels.dtype.is_integer, record, tensorflow_ops())
     levels = tf.ensure_shape(levels, (*record.image_size, len(record.mean)))
-    return levels, whole and (same_size or keeps_whole(record))
+    return levels, whole and (same_size or gives_whole_levels(record))
 
 
 def decode_example(example: dict[str, Tensor], channels: int) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.annotations import FilePath, Splits
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int, check_seed, with_parameters
 from keras_vit.data.splits import SPLIT_ALIASES
-from keras_vit.images.photo_checks import BadImage
+from keras_vit.images.validation import BadImage
 
 ORDERS = ("balanced", "random")  # of a subset
 _MOST_TRAINED = 50_000  # training labels that are read before a run

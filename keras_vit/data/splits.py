@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import Tensor
-from keras_vit.images.by_pillow import as_png, graph_readable
+from keras_vit.images.byte_ranges import ByteRange, PhotoLocation, photo_bytes
+from keras_vit.images.pillow_formats import convert_in_graph, convert_to_png
 from keras_vit.images.read import read_photo
-from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
 
 SPLITS = ("train", "validation", "test")
 SPLIT_ALIASES = {"train": "train", "training": "train", "validation": "validation", "val": "validation"}
@@ -30,13 +30,13 @@ class FileSplit:
         paths: one path or slice for each example; all are of one kind.
         labels: int64 `(n,)`, or float32 `(n, K)`.
         orientations: int32 `(n,)`, EXIF orientations 1 to 8.
-        by_pillow: whether Pillow decodes any of them, as a WebP.
+        needs_pillow: whether Pillow decodes any of them, as a WebP.
     """
 
-    paths: tuple[PhotoPlace, ...]
+    paths: tuple[PhotoLocation, ...]
     labels: np.ndarray
     orientations: np.ndarray
-    by_pillow: bool = False
+    needs_pillow: bool = False
 
     @property
     def size(self) -> int:
@@ -60,21 +60,21 @@ class FileSplit:
             if self.in_shards:
                 return {"bytes": self._slices(index), **row}
             data = tf.io.read_file(row.pop("paths"))
-            return {"bytes": graph_readable(data) if self.by_pillow else data, **row}
+            return {"bytes": convert_in_graph(data) if self.needs_pillow else data, **row}
 
         return read
 
     @property
     def in_shards(self) -> bool:
         """Whether the examples are slices of shards."""
-        return any(isinstance(path, Slice) for path in self.paths[:1])
+        return any(isinstance(path, ByteRange) for path in self.paths[:1])
 
     def _slices(self, indices: Tensor) -> Tensor:
         """The bytes of some examples, strings `(k,)`, read outside of the graph, where Pillow's kinds become PNGs."""
         import tensorflow as tf
 
         def read(numbers: np.ndarray) -> np.ndarray:  # of objects, since NumPy's strings lose zeros at their ends
-            return np.array([as_png(photo_bytes(self.paths[number])) for number in numbers], object)
+            return np.array([convert_to_png(photo_bytes(self.paths[number])) for number in numbers], object)
 
         return tf.ensure_shape(tf.numpy_function(read, [indices], tf.string, stateful=False), (None,))
 
@@ -98,12 +98,12 @@ class FileSplit:
         """The examples of this split and then those of the other."""
         labels = np.concatenate([self.labels, other.labels])
         orientations = np.concatenate([self.orientations, other.orientations])
-        return FileSplit(self.paths + other.paths, labels, orientations, self.by_pillow or other.by_pillow)
+        return FileSplit(self.paths + other.paths, labels, orientations, self.needs_pillow or other.needs_pillow)
 
     def take(self, numbers: np.ndarray) -> "FileSplit":
         """The examples of these numbers."""
         paths = tuple(self.paths[number] for number in numbers)
-        return FileSplit(paths, self.labels[numbers], self.orientations[numbers], self.by_pillow)
+        return FileSplit(paths, self.labels[numbers], self.orientations[numbers], self.needs_pillow)
 
 
 _TENSORS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # the tensors that readers of a split hold

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.label_checks import check_trained_classes, warn_conflicting_labels, warn_similar_class_names
-from keras_vit.images.photo_checks import GoodImage
+from keras_vit.images.validation import ValidImage
 
 _MOST_DIGITS = 18  # of a class that is a number
 
@@ -75,7 +75,7 @@ class Targets:
     def check_splits(self, labels: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
         """Refuses or warns of labels of one split, of data that have splits."""
 
-    def check_copies(self, images: Sequence[GoodImage], labels: np.ndarray, names: Sequence[str]) -> None:
+    def check_copies(self, images: Sequence[ValidImage], labels: np.ndarray, names: Sequence[str]) -> None:
         """Warns of files with equal bytes and different labels."""
 
 
@@ -118,7 +118,7 @@ class ClassLabels(Targets):
     def check_splits(self, labels: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
         check_trained_classes({name: set(of_split.tolist()) for name, of_split in labels.items()}, names)
 
-    def check_copies(self, images: Sequence[GoodImage], labels: np.ndarray, names: Sequence[str]) -> None:
+    def check_copies(self, images: Sequence[ValidImage], labels: np.ndarray, names: Sequence[str]) -> None:
         warn_conflicting_labels(images, labels, names)
 
 

@@ -14,8 +14,8 @@ from keras_vit.embedding.near_duplicates import NearDuplicates
 from keras_vit.embedding.photo_lists import LIST, PhotoList, key_of, place_of, read_list
 from keras_vit.embedding.vector_rows import Rows
 from keras_vit.files import atomic_write, read_head
-from keras_vit.images.by_pillow import PillowError
-from keras_vit.images.plain_pixels import plain_pixels
+from keras_vit.images.numpy_pipeline import decode_photo
+from keras_vit.images.pillow_formats import PillowError
 from keras_vit.pages.formatting import printable, spreadsheet_cell
 from keras_vit.pages.html import check_page, write_page
 
@@ -131,7 +131,7 @@ def _picture(photos: PhotoList, row: int) -> dict[str, str | None]:
 
     name = key_of(photos.entries[row])
     try:
-        image = Image.fromarray(plain_pixels(bytes_of(place_of(photos.top, photos.entries[row]))))
+        image = Image.fromarray(decode_photo(bytes_of(place_of(photos.top, photos.entries[row]))))
     except PillowError as fault:
         return {"name": name, "uri": None, "reason": str(fault)}
     image.thumbnail((_LONGEST, _LONGEST))

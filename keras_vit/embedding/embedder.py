@@ -11,12 +11,12 @@ from keras_vit.checks import ArgumentError, check_choice, check_positive_int, wi
 from keras_vit.embedding.opened_models import OUTPUTS, OpenedModel, open_model
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.files import FileKindError, expand_path
-from keras_vit.images.by_pillow import PillowError
-from keras_vit.images.plain_pixels import plain_pixels
-from keras_vit.images.slices import Slice, photo_bytes
+from keras_vit.images.byte_ranges import ByteRange, photo_bytes
+from keras_vit.images.numpy_pipeline import decode_photo
+from keras_vit.images.pillow_formats import PillowError
 
 OK = "ok"  # the status of a photo that was embedded
-Photo: TypeAlias = bytes | bytearray | memoryview | FilePath | Slice | PillowError
+Photo: TypeAlias = bytes | bytearray | memoryview | FilePath | ByteRange | PillowError
 
 
 class Embedder:
@@ -152,7 +152,7 @@ class Embedder:
     def _read(self, photo: Photo, image: np.ndarray) -> str:
         """Writes a prepared photo into `image`, and gives its status."""
         try:
-            pixels = plain_pixels(bytes_of(photo), self.opened.channels)
+            pixels = decode_photo(bytes_of(photo), self.opened.channels)
         except PillowError as fault:
             return str(fault)
         except MemoryError:
@@ -179,10 +179,10 @@ def bytes_of(photo: Any) -> bytes:
         return bytes(photo)
     if photo is None:
         raise PillowError("nothing was given")
-    if not isinstance(photo, (str, os.PathLike, Slice)):
+    if not isinstance(photo, (str, os.PathLike, ByteRange)):
         raise TypeError(f"a photo must be its bytes or its path.\nReceived: {photo!r:.80} of {type(photo).__name__}.")
     try:
-        return photo_bytes(photo if isinstance(photo, Slice) else os.fspath(photo))
+        return photo_bytes(photo if isinstance(photo, ByteRange) else os.fspath(photo))
     except FileNotFoundError:
         raise PillowError("no such file") from None
     except FileKindError as error:

@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.checks import ArgumentError, check_process, with_parameters
 from keras_vit.exporting.onnx_session import open_session
 from keras_vit.files import expand_path
-from keras_vit.images.plain_preprocessing import grey_levels, prepared
+from keras_vit.images.numpy_pipeline import preprocess, resize_to_levels
 from keras_vit.images.preprocessing import Preprocessing
 
 OUTPUTS = ("features", "scores", "logits")
@@ -45,10 +45,10 @@ class OpenedModel:
     def prepare(self, pixels: np.ndarray) -> np.ndarray:
         """A photo as `run` takes it, of uint8 `(H, W, C)`."""
         if self.takes == "images":
-            return prepared(pixels, self.preprocessing)
+            return preprocess(pixels, self.preprocessing)
         channels = self.channels
         levels = dataclasses.replace(self.preprocessing, mean=(0.0,) * channels, std=(1 / 255,) * channels)
-        return grey_levels(pixels, levels)
+        return resize_to_levels(pixels, levels)
 
 
 def open_model(

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.files import atomic_write, expand_path, open_regular
+from keras_vit.images.byte_ranges import ByteRange, PhotoLocation
 from keras_vit.images.photo_files import HEIC, READABLE, photos_below
-from keras_vit.images.slices import PhotoPlace, Slice
 from keras_vit.pages.formatting import printable
 
 LIST = "photos.jsonl"
@@ -68,12 +68,12 @@ def key_of(entry: Entry) -> str:
     return entry if isinstance(entry, str) else str(entry[0])
 
 
-def place_of(top: Path, entry: Entry) -> PhotoPlace:
+def place_of(top: Path, entry: Entry) -> PhotoLocation:
     """Where the bytes of a photo are."""
     if isinstance(entry, str):
         return os.path.join(top, entry)
     key, file, offset, size, record = entry
-    return Slice(os.path.join(top, file), offset, size, key, record)
+    return ByteRange(os.path.join(top, file), offset, size, key, record)
 
 
 def list_photos(what: str | os.PathLike) -> PhotoList:
@@ -165,7 +165,7 @@ def _is_list(path: Path) -> bool:
 
 
 def _below(folder: Path) -> list[Entry]:
-    from keras_vit.images.by_pillow import missing_package
+    from keras_vit.images.pillow_formats import missing_package
 
     suffixes = READABLE if missing_package("HEIC") else (*READABLE, *HEIC)
     top = str(folder).rstrip(os.sep) + os.sep

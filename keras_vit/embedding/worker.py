@@ -24,7 +24,7 @@ from keras_vit.embedding.embedder import OK, Embedder, bytes_of
 from keras_vit.embedding.manifest import Manifest, read_manifest
 from keras_vit.embedding.part_files import Part, write_part
 from keras_vit.embedding.photo_lists import Entry, key_of, place_of
-from keras_vit.images.by_pillow import PillowError
+from keras_vit.images.pillow_formats import PillowError
 
 END = "end"
 _GRACE = 10  # seconds from the supervisor's death to the end, in which what computes comes back to Python

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.files import open_regular
-from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
+from keras_vit.images.byte_ranges import ByteRange, PhotoLocation, photo_bytes
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.model_digest import digest_of_model
 
@@ -51,8 +51,8 @@ def _examples(split: Any) -> Iterator[bytes]:
         yield f"{split.builder.info.full_name} {split.name} {split.record} {splits}".encode()
 
 
-def _digest(place: PhotoPlace) -> bytes:
-    if isinstance(place, Slice):
+def _digest(place: PhotoLocation) -> bytes:
+    if isinstance(place, ByteRange):
         return hashlib.sha256(photo_bytes(place)).digest()
     found = hashlib.sha256()
     with open_regular(place) as file:

@@ -12,8 +12,8 @@ from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, install_hint, with_parameters
 from keras_vit.data.splits import evenly_spaced
 from keras_vit.files import expand_path, open_regular
-from keras_vit.images.by_pillow import READABLE_KINDS, missing_package
 from keras_vit.images.photo_files import HEIC, READABLE, photos_below
+from keras_vit.images.pillow_formats import READABLE_KINDS, missing_package
 from keras_vit.images.read import ImageError, read_image
 
 _SAMPLES = ("china.jpg", "flower.jpg")  # the two photos that come with scikit-learn, 427 x 640

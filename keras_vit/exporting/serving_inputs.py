@@ -15,9 +15,9 @@ from keras_vit.data.prepare import prepare, tensorflow_ops
 from keras_vit.exporting.model_function import scale_pixels
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.images.decode import apply_orientation, grey, stored_pixels, stored_window
+from keras_vit.images.headers import MAX_SCANS, MAX_STEPS, is_jpeg, is_png, read_header, stored_size
 from keras_vit.images.preprocessing import Preprocessing, fit_channels, scaled
 from keras_vit.images.resizing import covering_size, resize_matrix, whole_levels
-from keras_vit.images.segments import MAX_SCANS, MAX_STEPS, is_jpeg, is_png, look, stored_size
 
 STATUSES = {  # every status that a photo can get, and what it means; the order is that of the codes in the graph
     "ok": "the answer is the model's",
@@ -162,11 +162,11 @@ def _header(file: Tensor, spec: ExportSpec) -> tuple[Tensor, Tensor, Tensor]:
     code = tf.where(length == 0, _EMPTY, code)
 
     def measured() -> tuple[Tensor, Tensor, Tensor]:
-        said = look(file)
+        said = read_header(file)
         sides = tf.cast(stored_size(file), tf.int64)
-        count = sides[0] * sides[1] * tf.where(said.row_by_row, one, SEVERAL_SCANS * one)
+        count = sides[0] * sides[1] * tf.where(said.one_scan, one, SEVERAL_SCANS * one)
         fits = (count <= spec.max_pixels) & (tf.reduce_max(sides) <= MAX_SIDE)
-        found = tf.where(fits, tf.where(said.few, _OK, _PARTS), _PIXELS)
+        found = tf.where(fits, tf.where(said.within_limits, _OK, _PARTS), _PIXELS)
         found = tf.where(tf.reduce_min(sides) < 1, _DAMAGED, found)
         return found, said.orientation, tf.where(found == _OK, count, one)
 

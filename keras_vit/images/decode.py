@@ -8,7 +8,7 @@ is decoded with the accurate integer transform, which gives the same numbers as 
 import functools
 
 from keras_vit.annotations import Pair, Tensor
-from keras_vit.images.segments import JPEG_START, is_jpeg, is_png, stored_size, without_texts
+from keras_vit.images.headers import JPEG_START, is_jpeg, is_png, stored_size, without_texts
 
 MAX_PIXELS = 64 * 2**20  # of one picture, which takes 192 MB when decoded
 MAX_BYTES = 2**30  # of one file; a PNG of `MAX_PIXELS` with 4 channels of 16 bits takes 0.5 GB without compression
@@ -36,7 +36,7 @@ def decode_image(data: Tensor, orientation: Tensor | None = None, channels: int 
     return _finished(stored_pixels(_checked(data), ratio), orientation, channels)
 
 
-def ratio_for(data: bytes, orientation: int, least: Pair) -> int:
+def shrink_ratio(data: bytes, orientation: int, least: Pair) -> int:
     """The largest of `RATIOS` by which a file is decoded to at least `least` (H, W); 1 for what is no JPEG.
 
     A ratio divides both sides, as those of cameras' photos are by 8, so that no pixel shifts.

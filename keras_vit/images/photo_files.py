@@ -17,14 +17,14 @@ from keras_vit.files import read_head
 READABLE = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp")
 HEIC = (".heic", ".heif", ".hif")  # where their plugin is installed
 # Images of other kinds are named and left out, since their owner expects them to count.
-# Raw photos and others that their first bytes do not tell: raw ones begin as a TIFF or a video does.
-_TOLD_BY_SUFFIX = (
+# Raw photos and others, known by their suffix alone: raw ones begin as a TIFF or a video does.
+_UNSUPPORTED = (
     ".3fr .arw .cr2 .cr3 .crw .dng .erf .kdc .mrw .nef .nrw .orf .pef .raf .rw2 .sr2 .srf .srw .x3f "
     ".dds .exr .ico .ief .j2k .jp2 .jpf .jpx .jxl .jxr .pbm .pcx .pfm .pgm .pnm .ppm .psb .psd .ras .svg .tga "
     ".xbm .xpm .xwd"
 )
-TOLD_BY_SUFFIX = frozenset(_TOLD_BY_SUFFIX.split())
-SUFFIXES = TOLD_BY_SUFFIX | {*READABLE, *HEIC, ".gif", ".tif", ".tiff", ".avif"}
+UNSUPPORTED_SUFFIXES = frozenset(_UNSUPPORTED.split())
+SUFFIXES = UNSUPPORTED_SUFFIXES | {*READABLE, *HEIC, ".gif", ".tif", ".tiff", ".avif"}
 _BEGINNINGS = rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP"  # of JPEG, PNG and WebP
 # Of Synology and QNAP, of Windows, of Linux and of macOS, in lower case.
 _SYSTEM = {"@eadir", "@tmp", "@recycle", "@recently-snapshot", "@__thumb", "#recycle", "#snapshot"}

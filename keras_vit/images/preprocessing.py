@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_choice, check_number, check_positive_int, note_process
-from keras_vit.images.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_cut, resize_axis
+from keras_vit.images.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_crop, resize_axis
 
 _LARGE = 2**24  # numbers; larger arrays are resized in strips of rows to save memory
 _MOST = 1e6  # largest plausible mean or deviation, where white is 1; a greater one is damage
@@ -148,7 +148,7 @@ class Preprocessing:
                 data_format="channels_last",
             )
         else:
-            resized = scaled(resize_and_cut(pixels, whole, self, ops), self)
+            resized = scaled(resize_and_crop(pixels, whole, self, ops), self)
         return ops.convert_to_numpy(resized) if isinstance(pixels, np.ndarray) else resized
 
 
@@ -207,7 +207,7 @@ def _pixels(images: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
 
 
 def _resized_in_strips(images: np.ndarray, record: Preprocessing, ops: Any) -> Tensor:
-    """The result of `resize_and_cut`, with only a strip of the images as floats in memory at a time."""
+    """The result of `resize_and_crop`, with only a strip of the images as floats in memory at a time."""
     _check_values(images)
     whole, old, rows = images.dtype.kind in "ui", images.shape[-3:-1], max(1, _LARGE * images.shape[-3] // images.size)
 
@@ -398,3 +398,51 @@ def class_labels(classes: int) -> tuple[tuple[str, str], ...]:
     text = importlib.resources.files("keras_vit").joinpath("images", "labels", LABEL_FILES[classes]).read_text("utf-8")
     rows = (line.split("\t", 1) for line in text.splitlines())
     return tuple((wordnet_id, name) for wordnet_id, name in rows)
+
+
+def is_uint8(images: Any) -> bool:
+    """Whether images are uint8, which only pixels are, 0 to 255."""
+    dtype = getattr(images, "dtype", None)
+    return dtype is not None and getattr(dtype, "name", str(dtype)).removeprefix("torch.") == "uint8"
+
+
+def scale_uint8(pixels: Tensor, record: Preprocessing) -> Tensor:
+    """What `preprocess_input(pixels, record)` gives, to the last bit, whatever compiles it.
+
+    Args:
+        pixels: uint8 `(B, H, W, C)`, a tensor of Keras' backend; C is the record's number of channels.
+        record: a `Preprocessing`.
+
+    Returns:
+        float32 `(B, H, W, C)`.
+    """
+    from keras import backend
+
+    return _divided(pixels, record) if backend.backend() == "tensorflow" else _looked_up(pixels, record)
+
+
+def _divided(pixels: Tensor, record: Preprocessing) -> Tensor:
+    """A quotient in float64 is that in float32 once it is rounded, with the reciprocal too: 53 bits are 2 * 24 and 5.
+
+    It takes 0.6 ms for an image on a core, a table 6.8 ms, B/16 itself 185 ms.
+    """
+    import tensorflow as tf
+
+    width = pixels.shape[-2] or 1  # along lines, TensorFlow is three times as fast
+    mean, std = (np.tile(np.asarray(stat, "float32") * np.float32(255), width) for stat in (record.mean, record.std))
+    shape = tf.shape(pixels)
+    lines = tf.reshape(pixels, (-1, len(mean))) if width > 1 else pixels
+    shifted = tf.cast(tf.cast(lines, "float32") - mean, "float64")
+    values = tf.cast(shifted / std.astype("float64"), "float32")
+    return tf.ensure_shape(tf.reshape(values, shape), pixels.shape)
+
+
+def _looked_up(pixels: Tensor, record: Preprocessing) -> Tensor:
+    """By a table of what each grey level of a channel becomes; XLA takes 0.3 ms for an image on a core."""
+    from keras import ops
+
+    channels = len(record.mean)
+    levels = np.repeat(np.arange(256, dtype="float32")[:, None], channels, axis=1)  # (256, C)
+    table = ops.convert_to_tensor(scaled(levels, record).reshape(-1), "float32")
+    places = ops.cast(pixels, "int32") * channels + np.arange(channels, dtype="int32")
+    return ops.take(table, places)

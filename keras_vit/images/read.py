@@ -8,11 +8,11 @@ import numpy as np
 from keras_vit.annotations import Pair
 from keras_vit.checks import as_sides, check_process, check_sides
 from keras_vit.files import FileKindError, expand_path
-from keras_vit.images.by_pillow import READABLE_KINDS, as_png
-from keras_vit.images.decode import decode_image, ratio_for
-from keras_vit.images.exif import orientation
-from keras_vit.images.photo_checks import fault_of
-from keras_vit.images.slices import PhotoPlace, photo_bytes
+from keras_vit.images.byte_ranges import PhotoLocation, photo_bytes
+from keras_vit.images.decode import decode_image, shrink_ratio
+from keras_vit.images.headers import exif_orientation
+from keras_vit.images.pillow_formats import READABLE_KINDS, convert_to_png
+from keras_vit.images.validation import decode_error
 from keras_vit.pages.formatting import printable
 
 
@@ -70,20 +70,20 @@ def read_image(path: str | os.PathLike, channels: int = 3, least_size: int | Pai
     return read_photo(str(path), channels, least)
 
 
-def read_photo(place: PhotoPlace, channels: int = 3, least: Pair | None = None) -> np.ndarray:
+def read_photo(place: PhotoLocation, channels: int = 3, least: Pair | None = None) -> np.ndarray:
     """As `read_image`, of a file that is there or of a slice of a shard."""
     try:
         data = photo_bytes(place)
     except FileKindError as error:
         raise ImageError(place, error.reason) from None
     check_process()
-    decoded, turn = [], orientation(data)
+    decoded, turn = [], exif_orientation(data)
 
     def decode(data: bytes) -> None:
-        ratio = 1 if least is None else ratio_for(data, turn, least)
-        decoded.append(decode_image(as_png(data), turn, channels, ratio))
+        ratio = 1 if least is None else shrink_ratio(data, turn, least)
+        decoded.append(decode_image(convert_to_png(data), turn, channels, ratio))
 
-    reason = fault_of(data, decode)
+    reason = decode_error(data, decode)
     if reason is not None:
         raise ImageError(place, reason)
     return decoded[0].numpy()

@@ -18,7 +18,7 @@ ROUNDINGS = ("timm", "transformers", "big_vision")
 _FLOAT_ERROR = 1e-3  # grey levels; it keeps 99.9999, which stands for 100, from being truncated to 99
 
 
-def resize_and_cut(pixels: Tensor, whole: bool, record: Any, ops: Any) -> Tensor:
+def resize_and_crop(pixels: Tensor, whole: bool, record: Any, ops: Any) -> Tensor:
     """Resizes and cuts the centre out in one step, with the same kernel on every backend and in any graph.
 
     Columns are resized before rows, as in Pillow up to 12; Pillow 13 starts with the rows of some images. After each
@@ -51,8 +51,8 @@ def whole_levels(pixels: Tensor, record: Any, ops: Any) -> Tensor:
     return ops.floor(pixels + _FLOAT_ERROR)
 
 
-def keeps_whole(record: Any) -> bool:
-    """Whether `resize_and_cut` gives whole grey levels of whole pixels: bicubic rounds, and big_vision truncates."""
+def gives_whole_levels(record: Any) -> bool:
+    """Whether `resize_and_crop` gives whole grey levels of whole pixels: bicubic rounds, and big_vision truncates."""
     return record.interpolation == "bicubic" or (record.resize == "crop" and record.rounding == "big_vision")
 
 

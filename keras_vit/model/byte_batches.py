@@ -11,8 +11,7 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Tensor
-from keras_vit.images.byte_scaling import is_bytes, scaled_bytes
-from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing, is_uint8, scale_uint8
 
 
 def scaling_first(model: Any, step: Any) -> Any:
@@ -26,7 +25,7 @@ def scaling_first(model: Any, step: Any) -> Any:
         return step
 
     def scaled(batch: Any) -> Any:
-        if not (isinstance(batch, tuple) and is_bytes(batch[0]) and model.takes_bytes):
+        if not (isinstance(batch, tuple) and is_uint8(batch[0]) and model.takes_bytes):
             return batch
         images, *others = batch
         return _scaler(model.preprocessing, getattr(images, "sharding", None))(images), *others
@@ -36,7 +35,7 @@ def scaling_first(model: Any, step: Any) -> Any:
 
 @functools.lru_cache(8)
 def _scaler(record: Preprocessing, sharding: Any) -> Callable[[Tensor], Tensor]:
-    """`scaled_bytes` compiled for images that lie on devices as `sharding` says, where the floats stay."""
+    """`scale_uint8` compiled for images that lie on devices as `sharding` says, where the floats stay."""
     import jax
 
-    return jax.jit(lambda pixels: scaled_bytes(pixels, record), out_shardings=sharding)
+    return jax.jit(lambda pixels: scale_uint8(pixels, record), out_shardings=sharding)

@@ -14,8 +14,7 @@ import keras
 from keras_vit.annotations import Arguments, FilePath, Tensor
 from keras_vit.checks import check_choice, check_process
 from keras_vit.config.heads import DEFAULT_HEAD, WITH_HEAD, OutputSpec
-from keras_vit.images.byte_scaling import is_bytes, scaled_bytes
-from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing, is_uint8, scale_uint8
 from keras_vit.keras_private import is_written_to_hdf5
 from keras_vit.layers.sublayers import Unfreezable, freeze_inside
 from keras_vit.model import batch_padding
@@ -270,8 +269,8 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
     def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
         check_process()
         pixels = inputs if self.takes_images else inputs["patches"]
-        if is_bytes(pixels) and self.takes_bytes:
-            inputs = scaled_bytes(pixels, self.preprocessing)
+        if is_uint8(pixels) and self.takes_bytes:
+            inputs = scale_uint8(pixels, self.preprocessing)
         else:
             check_floats(pixels)
             look_at_call(self, pixels)

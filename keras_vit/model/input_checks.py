@@ -16,8 +16,7 @@ import numpy as np
 
 from keras_vit import keras_private
 from keras_vit.config.variants import check_tiled
-from keras_vit.images.byte_scaling import is_bytes
-from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing, is_uint8
 from keras_vit.model.batch_padding import is_dataset, spread_over
 from keras_vit.model.layer_lookup import own_operations
 
@@ -138,7 +137,7 @@ def look_at_call(model: Any, images: Any) -> None:
     first = not model.has_seen_images
     if model.has_told_of_images or not hasattr(images, "shape") or not (first or _is_on_cpu(images)):
         return
-    if is_bytes(images) or hasattr(images, "graph"):  # bytes have no wrong scale, TensorFlow's graph no values
+    if is_uint8(images) or hasattr(images, "graph"):  # bytes have no wrong scale, TensorFlow's graph no values
         return
     try:
         few = images if images.shape[0] <= _IMAGES else images[:_IMAGES]  # a part may be a copy
@@ -154,7 +153,7 @@ def seen_around(model: Any, images: Any) -> Any:
 
     On TensorFlow's CPU alone, and never in an export, whose graph no Python function may stand in.
     """
-    if keras.backend.backend() != "tensorflow" or is_bytes(images) or not keras_private.is_traced_by_outer_model(model):
+    if keras.backend.backend() != "tensorflow" or is_uint8(images) or not keras_private.is_traced_by_outer_model(model):
         return images
     import tensorflow as tf
 
@@ -216,7 +215,7 @@ def _look(model: Any, images: Any) -> None:
         return
     check_values(model, images)
     check_shape(model, tuple(images.shape))
-    if is_bytes(images):
+    if is_uint8(images):
         return
     model.has_seen_images = True
     warn_of_pixels(model, images[:_IMAGES])
@@ -224,7 +223,7 @@ def _look(model: Any, images: Any) -> None:
 
 def check_values(model: Any, images: Any) -> None:
     """Raises unless images are floats, or uint8, which are pixels, and the model knows how to scale them."""
-    if not (is_bytes(images) and getattr(model, "takes_bytes", False)):
+    if not (is_uint8(images) and getattr(model, "takes_bytes", False)):
         check_floats(images)
 
 

@@ -6,7 +6,7 @@ import keras
 
 from keras_vit.config.recipes.growth import Stage
 from keras_vit.data.source import Source
-from keras_vit.images.photo_checks import kinds_in_words
+from keras_vit.images.validation import count_reasons
 from keras_vit.pages.formatting import format_facts, printable
 from keras_vit.training.plan import Plan
 
@@ -18,7 +18,7 @@ def data_lines(source: Source) -> Iterator[str]:
     sizes = ", ".join(f"{split} {size:,}" for split, size in source.sizes.items())
     yield from format_facts("data", f"{printable(source.name)}: {len(source.class_names)} classes; {sizes} images")
     if source.bad_images:  # `open_source` has warned of them with examples
-        yield from format_facts("", f"{len(source.bad_images):,} files left out: {kinds_in_words(source.bad_images)}")
+        yield from format_facts("", f"{len(source.bad_images):,} files left out: {count_reasons(source.bad_images)}")
     ignored = source.facts.get("ignored_kinds")
     kinds = ignored.items() if isinstance(ignored, dict) else ()
     photos = [f"{count:,} {printable(kind)}" for kind, count in kinds if kind.startswith(_PHOTOS)]

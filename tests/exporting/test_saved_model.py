@@ -231,7 +231,7 @@ ALLOWED = set(
     LogicalNot LogicalOr MapDataset MatMul Max Maximum Mean MergeV2Checkpoints Min Minimum Mul Neg NoOp NotEqual
     OptionsDataset Pack ParallelMapDatasetV2 Placeholder Pow Range RangeDataset ReadVariableOp RealDiv ReduceJoin
     Reshape ResizeBilinear RestoreV2 ReverseV2 RewriteDataset Round Rsqrt SaveV2 ScaleAndTranslate Select SelectV2 Shape
-    ShardedFilename Size Slice Softmax SquaredDifference Squeeze StatefulPartitionedCall StatelessCase
+    ShardedFilename Size ByteRange Softmax SquaredDifference Squeeze StatefulPartitionedCall StatelessCase
     StatelessIf StatelessWhile StaticRegexFullMatch StopGradient StridedSlice StringJoin StringLength Sub Substr
     Sum Tanh TensorDataset TensorListConcatV2 TensorListFromTensor TensorListGetItem TensorListReserve
     TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset TopKV2 Transpose Unpack VarHandleOp

@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 
 import keras_vit
 from keras_vit.images.decode import MAX_PIXELS
-from keras_vit.images.exif import orientation
+from keras_vit.images.headers import exif_orientation
 from keras_vit.images.read import ImageError, read_image
 
 
@@ -126,7 +126,7 @@ def test_other_formats_are_refused_if_huge_or_cut_short(tmp_path, kind, monkeypa
     with pytest.raises(ValueError, match="damaged or truncated"):
         read_image(path)
     path.write_bytes(whole)
-    monkeypatch.setattr("keras_vit.images.by_pillow.MAX_PIXELS", 100)
+    monkeypatch.setattr("keras_vit.images.pillow_formats.MAX_PIXELS", 100)
     with pytest.raises(ValueError, match="0 Mpx, more than 0"):
         read_image(path)
 
@@ -156,7 +156,7 @@ def test_a_photo_is_read_as_training_reads_it(tmp_path, kind):
     """And as a served model does; `ImageOps.exif_transpose` would turn these."""
     path = tmp_path / "x.jpg"
     path.write_bytes(odd_orientation(kind))
-    assert orientation(path.read_bytes()) == 1
+    assert exif_orientation(path.read_bytes()) == 1
     with Image.open(path) as image:
         assert (read_image(path) == np.asarray(image)).all()
         assert not np.array_equal(ImageOps.exif_transpose(image), image)

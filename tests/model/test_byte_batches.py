@@ -12,8 +12,7 @@ from conftest import make_tiny, numpy, tiny_config
 import keras_vit
 from keras_vit.data import load_dataset
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.images.byte_scaling import scaled_bytes
-from keras_vit.images.preprocessing import Preprocessing, preprocess_input
+from keras_vit.images.preprocessing import Preprocessing, preprocess_input, scale_uint8
 from keras_vit.model.input_checks import in_bytes
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -46,7 +45,7 @@ def values_off():
     for scaling in scalings:
         record = Preprocessing(**scaling)
         expected = preprocess_input(LEVELS, record)
-        functions = compiled(lambda pixels, record=record: scaled_bytes(pixels, record))
+        functions = compiled(lambda pixels, record=record: scale_uint8(pixels, record))
         for function in functions if scaling is IMAGENET else functions[:1]:  # XLA once, which takes its time
             off += int((numpy(function(keras.ops.convert_to_tensor(LEVELS))) != expected).sum())
     return off

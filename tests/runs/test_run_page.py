@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.evaluation import measure
-from keras_vit.images.photo_checks import BadImage
+from keras_vit.images.validation import BadImage
 from keras_vit.runs.run_page import find_mistakes, write_report
 
 Image = pytest.importorskip("PIL.Image")

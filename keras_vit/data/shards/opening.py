@@ -18,8 +18,8 @@ from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.files import FileKindError, expand_path, read_regular
-from keras_vit.images.photo_checks import GoodImage, check_image, take_as_checked
-from keras_vit.images.slices import Slice, forget_files, photo_bytes
+from keras_vit.images.byte_ranges import ByteRange, close_shards, photo_bytes
+from keras_vit.images.validation import ValidImage, check_image, mark_validated
 
 CLASSES = ("labels.json", "classes.txt")  # in the folder of the shards; the first counts
 _MOST_BYTES = 1 << 26
@@ -48,11 +48,11 @@ def open_shards(
     path = expand_path(what)
     top = path if path.is_dir() else common_folder(files)
     splits = shard_splits(files, path if path.is_dir() else None)
-    forget_files()
+    close_shards()
     shards = read_index(files)
     names, of_shard = targets.of_shards(shards) or _classes(what, top, shards)
     slices = [[_slice(shard, row) for row in shard.rows.rows] for shard in shards]
-    take_as_checked(_checked_images(shards, slices))
+    mark_validated(_checked_images(shards, slices))
     order = sorted(
         (row.key.split("/"), number, place)
         for number, shard in enumerate(shards)
@@ -78,19 +78,19 @@ def _classes(what: FilePath, top: Path, shards: Sequence[IndexedShard]) -> tuple
     return names, [np.array([numbers[str(row.label)] for row in shard.rows.rows], "int64") for shard in shards]
 
 
-def _checked_images(shards: Sequence[IndexedShard], slices: Sequence[Sequence[Slice]]) -> Iterator[GoodImage]:
+def _checked_images(shards: Sequence[IndexedShard], slices: Sequence[Sequence[ByteRange]]) -> Iterator[ValidImage]:
     """The photos that an earlier process has checked and found good."""
     for shard, own in zip(shards, slices, strict=True):
         if shard.rows.checks is not None:
             for place, (turn, *digest) in zip(own, shard.rows.checks.tolist(), strict=True):
                 if turn:
-                    yield GoodImage(place, turn, bytes(digest))
+                    yield ValidImage(place, turn, bytes(digest))
 
 
-def _check_record(place: Slice) -> list[int]:
+def _check_record(place: ByteRange) -> list[int]:
     """What is kept of a check; zeros for a photo that is looked at again."""
     image = check_image(place)
-    if isinstance(image, GoodImage) and not image.by_pillow:
+    if isinstance(image, ValidImage) and not image.needs_pillow:
         return [image.orientation, *image.digest]
     return [0] * CHECK_BYTES
 
@@ -117,21 +117,21 @@ def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:
     return ((key, functools.partial(photo_bytes, place)) for key, place in shard_ranges(what))
 
 
-def shard_ranges(what: FilePath) -> Iterator[tuple[str, Slice]]:
+def shard_ranges(what: FilePath) -> Iterator[tuple[str, ByteRange]]:
     """The photos in shards as `shard_photos` has them: a key, and where the photo lies."""
     files = find_shards(what)
     if not files:
         raise ShardError("shards must be .tar, .tfrecord, .parquet or .array_record files", what, "where none are")
     folder = common_folder(files)
-    forget_files()
+    close_shards()
     for shard in read_index(files):
         name = os.path.relpath(os.path.abspath(shard.path), folder)
         for row in shard.rows.rows:
             yield f"{name}:{row.key}", _slice(shard, row)
 
 
-def _slice(shard: IndexedShard, row: Row) -> Slice:
-    return Slice(str(shard.photos), row.offset, row.size, f"{shard.path}:{row.key}", row.record)
+def _slice(shard: IndexedShard, row: Row) -> ByteRange:
+    return ByteRange(str(shard.photos), row.offset, row.size, f"{shard.path}:{row.key}", row.record)
 
 
 def _check_schemas(shards: Sequence[IndexedShard]) -> None:

@@ -19,9 +19,9 @@ from keras_vit.data.opening import open_source
 from keras_vit.data.source import Data, Source, common_top
 from keras_vit.data.splits import FileSplit
 from keras_vit.files import PREFIX, expand_path, flush, flush_folder, locked, unlock
-from keras_vit.images.by_pillow import kind_for_pillow
-from keras_vit.images.segments import PNG_START
-from keras_vit.images.slices import Slice, photo_bytes
+from keras_vit.images.byte_ranges import ByteRange, photo_bytes
+from keras_vit.images.headers import PNG_START
+from keras_vit.images.pillow_formats import pillow_format
 
 _AT_ONCE = 2**25  # bytes of photos in a group of rows
 _STREAM = 11  # of random numbers: the order in shards differs from those of training and of subsets
@@ -165,7 +165,7 @@ class ParquetWriter:
 
 def _suffix(data: bytes) -> str:
     """By the bytes: a JPEG may be called .png, and a photo may have no suffix."""
-    kind = kind_for_pillow(data)
+    kind = pillow_format(data)
     return kind.lower() if kind else "png" if data.startswith(PNG_START) else "jpg"
 
 
@@ -345,7 +345,7 @@ def _photo(examples: Any, number: int, top: str) -> tuple[str, bytes]:
     """The name of a photo below the common folder, and its bytes."""
     if isinstance(examples, FileSplit):
         place = examples.paths[number]
-        name = place.name.rpartition(":")[2] if isinstance(place, Slice) else os.path.relpath(place, top)
+        name = place.name.rpartition(":")[2] if isinstance(place, ByteRange) else os.path.relpath(place, top)
         return Path(name).as_posix().encode("utf-8", "replace").decode(), photo_bytes(place)
     import tensorflow as tf
 

@@ -14,8 +14,7 @@ import numpy as np
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int, check_process
 from keras_vit.exporting.report import Drift, Runtime, drift_rows, drift_table, markdown_table
-from keras_vit.images.byte_scaling import is_bytes
-from keras_vit.images.preprocessing import preprocess_input
+from keras_vit.images.preprocessing import is_uint8, preprocess_input
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.input_checks import check_shape, check_values, in_bytes, looked_at, said_of_range
 from keras_vit.pages.formatting import columns, format_titled
@@ -282,7 +281,7 @@ def _checked(images: Any, engine: Engine, method: str | None) -> np.ndarray:
     images = _array(images)
     check_values(engine, images)
     check_shape(engine, images.shape)
-    if is_bytes(images):
+    if is_uint8(images):
         return np.ascontiguousarray(preprocess_input(images, engine.preprocessing))
     with np.errstate(over="ignore"):
         images = np.ascontiguousarray(images, "float32")

@@ -17,9 +17,9 @@ from keras_vit.data.shards import packing
 from keras_vit.data.shards.opening import shard_photos
 from keras_vit.data.shards.packing import WRITERS, pack
 from keras_vit.files import locked, unlock
-from keras_vit.images import photo_checks
+from keras_vit.images import validation
+from keras_vit.images.byte_ranges import photo_bytes
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.images.slices import photo_bytes
 from keras_vit.runs.configuration import _place_of
 
 FORMATS = tuple(WRITERS)
@@ -102,14 +102,14 @@ def test_same_data_give_the_same_bytes_and_shuffled_shards(source, packed, name,
 
 def test_photos_are_checked_once_for_all_processes(packed, monkeypatch):
     first = open_source(packed / "tar")
-    monkeypatch.setattr(photo_checks, "_KNOWN", {})  # as in another process
-    read, real = [], photo_checks._read
-    monkeypatch.setattr(photo_checks, "_read", lambda place: (read.append(place.name[-4:]), real(place))[1])
+    monkeypatch.setattr(validation, "_KNOWN", {})  # as in another process
+    read, real = [], validation._read
+    monkeypatch.setattr(validation, "_read", lambda place: (read.append(place.name[-4:]), real(place))[1])
     again = open_source(packed / "tar")
     assert sorted(read) == [".bmp", "webp"]  # for which another machine may have no Pillow
     for split in first.splits:
         mine, theirs = again.split(split), first.split(split)
-        assert (mine.paths, mine.by_pillow) == (theirs.paths, theirs.by_pillow)
+        assert (mine.paths, mine.needs_pillow) == (theirs.paths, theirs.needs_pillow)
         np.testing.assert_array_equal(mine.orientations, theirs.orientations)
 
 

@@ -14,7 +14,7 @@ from keras_vit.data import open_source
 from keras_vit.data.shards.index import NAME
 from keras_vit.data.shards.opening import shard_photos
 from keras_vit.files import cache_dir
-from keras_vit.images.slices import photo_bytes
+from keras_vit.images.byte_ranges import photo_bytes
 
 JPEGS = [encoded(picture(20, 28, seed=seed)) for seed in range(6)]
 LABELS = [0, 1, 0, 1, 1, 0]

@@ -20,8 +20,8 @@ from keras_vit.data.shards.opening import shard_photos
 from keras_vit.data.shards.tars import read_rows
 from keras_vit.data.source import fingerprint
 from keras_vit.files import cache_dir
+from keras_vit.images.byte_ranges import close_shards
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.images.slices import forget_files
 
 RECORD = Preprocessing(image_size=(24, 32))
 JPEG = encoded(picture(20, 28))
@@ -303,7 +303,7 @@ def test_bad_photo_is_left_out_and_a_lost_one_named(folder, tmp_path):
     assert [(image.path, image.reason) for image in source.bad_images] == [(f"{path}:bad.jpg", "not an image")]
     batches = load_dataset(source, batch_size=4, preprocessing=RECORD)
     path.write_bytes(data[: len(data) // 2])
-    forget_files()
+    close_shards()
     with (
         pytest.raises(ValueError, match=f"{path}:0000.*in a shard that was cut short"),
         report_missing_files(source.split("train")),

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from pictures import chunk, encoded, picture, turned
 from PIL import Image
-from test_by_pillow import KINDS
-from test_photo_checks import BAD, GOOD
+from test_pillow_formats import KINDS
+from test_validation import BAD, GOOD
 
-from keras_vit.images.by_pillow import PillowError
-from keras_vit.images.plain_pixels import plain_pixels
-from keras_vit.images.plain_preprocessing import grey_levels, prepared
+from keras_vit.images.numpy_pipeline import decode_photo, preprocess, resize_to_levels
+from keras_vit.images.pillow_formats import PillowError
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.read import ImageError, read_image
 
@@ -50,7 +49,7 @@ def with_tensorflow(path, data, channels=3):
 
 def plain(data, channels=3):
     try:
-        return plain_pixels(data, channels)
+        return decode_photo(data, channels)
     except PillowError as error:
         return str(error)
 
@@ -98,7 +97,7 @@ def test_prepared_values_are_those_of_the_record(shape):
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype="uint8")
     beyond, numbers = 0, 0
     for record in records():
-        expected, found = np.asarray(record(pixels)), prepared(pixels, record)
+        expected, found = np.asarray(record(pixels)), preprocess(pixels, record)
         assert (found.shape, found.dtype) == (expected.shape, "float32")
         difference = np.abs(found - expected)
         # Where levels are whole, a sum near a half may be rounded the other way, by one level of 1 / 255 / 0.224.
@@ -112,19 +111,19 @@ def test_squashed_photo_is_bitwise_that_of_the_record():
     """The preprocessing of the paper's weights, on a photo that is shrunk and one that grows."""
     for side in (16, 224):
         record = Preprocessing((side, side))
-        np.testing.assert_array_equal(prepared(PIXELS, record), record(PIXELS))
+        np.testing.assert_array_equal(preprocess(PIXELS, record), record(PIXELS))
 
 
 def test_a_large_photo_is_resized_in_strips_to_the_same_values(monkeypatch):
     record = Preprocessing((20, 28), "crop", interpolation="bicubic", antialias=True, crop_fraction=0.9)
-    whole = prepared(PIXELS, record)
-    monkeypatch.setattr("keras_vit.images.plain_preprocessing._STRIP", 500)
-    np.testing.assert_allclose(prepared(PIXELS, record), whole, atol=1e-6)
+    whole = preprocess(PIXELS, record)
+    monkeypatch.setattr("keras_vit.images.numpy_pipeline._STRIP", 500)
+    np.testing.assert_allclose(preprocess(PIXELS, record), whole, atol=1e-6)
 
 
 def test_grey_levels_are_the_values_before_they_are_scaled():
     record = Preprocessing((20, 28), mean=(0.0,) * 3, std=(1 / 255,) * 3)
-    levels = grey_levels(PIXELS, record)
+    levels = resize_to_levels(PIXELS, record)
     assert levels.dtype == np.uint8
     np.testing.assert_array_equal(levels, np.rint(np.asarray(record(PIXELS))))
 
@@ -132,4 +131,4 @@ def test_grey_levels_are_the_values_before_they_are_scaled():
 def test_a_picture_without_pillow_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(ImportError, match=r"PIL must be installed(?s:.*)\[data\]"):
-        plain_pixels(PNG)
+        decode_photo(PNG)

@@ -1,6 +1,6 @@
-"""WebP, BMP and HEIC, which TensorFlow's graphs do not decode: Pillow makes PNGs of the same pixels of them.
+"""WebP, BMP and HEIC, which TensorFlow's graphs do not decode: Pillow converts them to PNGs of the same pixels.
 
-So training, prediction and the comparison of exports go one way from there. Of an animation the first picture counts,
+So training, prediction and the comparison of exports share all later steps. Of an animation the first picture counts,
 and alpha is dropped. HEIC needs the plugin `pillow-heif`, which turns its pictures upright by itself.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.annotations import Tensor
 from keras_vit.checks import install_hint
 from keras_vit.images.decode import MAX_PIXELS
-from keras_vit.images.segments import JPEG_START, PNG_START
+from keras_vit.images.headers import JPEG_START, PNG_START
 
 READABLE_KINDS = "JPEG, PNG, WebP, BMP or HEIC"
 _HEIC = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}  # brands of ISO 23008-12
@@ -28,16 +28,16 @@ class PillowError(ValueError):
     """A file that Pillow cannot decode; the text is the reason, in a few words."""
 
 
-def kind_for_pillow(data: bytes) -> str | None:
-    """`"WebP"`, `"BMP"` or `"HEIC"`, by the first bytes of a file; `None` for one that Pillow is not asked about."""
+def pillow_format(data: bytes) -> str | None:
+    """`"WebP"`, `"BMP"` or `"HEIC"`, by the first bytes of a file; `None` for one that TensorFlow decodes."""
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return "WebP"
     if data.startswith(b"BM") and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
         return "BMP"
-    return "HEIC" if box_kind(data) == "HEIC" else None
+    return "HEIC" if container_format(data) == "HEIC" else None
 
 
-def box_kind(data: bytes) -> str | None:
+def container_format(data: bytes) -> str | None:
     """`"HEIC"`, `"AVIF"` or `"video"` for a file of the ISO base media format, by its brands; else `None`."""
     if data[4:8] != b"ftyp":
         return None
@@ -47,7 +47,7 @@ def box_kind(data: bytes) -> str | None:
 
 
 def missing_package(kind: str) -> str | None:
-    """The package that a kind of `kind_for_pillow` needs and that cannot be imported, as `"pillow-heif"`."""
+    """The package that a kind of `pillow_format` needs and that cannot be imported, as `"pillow-heif"`."""
     module, package, _ = _NEEDED[kind]
     try:
         __import__(module)
@@ -62,12 +62,12 @@ def check_package(kind: str) -> None:
         raise ImportError(f"{kind} needs {package}, which is missing: {install_hint(_NEEDED[kind][2])}")
 
 
-def pixels_by_pillow(data: bytes, kind: str) -> np.ndarray:
+def decode_by_pillow(data: bytes, kind: str) -> np.ndarray:
     """uint8 `(H, W, 3)`, as stored; HEIC is upright.
 
     Args:
         data: the bytes of a file.
-        kind: what `kind_for_pillow` says of them.
+        kind: the result of `pillow_format`.
 
     Raises:
         PillowError: for a damaged file, or one with more than 64 Mpx.
@@ -88,16 +88,16 @@ def pixels_by_pillow(data: bytes, kind: str) -> np.ndarray:
         raise PillowError(f"damaged or truncated {kind}") from error
 
 
-def as_png(data: bytes) -> bytes:
+def convert_to_png(data: bytes) -> bytes:
     """A PNG without compression, with the pixels of a WebP, BMP or HEIC as stored; other bytes as they are.
 
     Raises:
-        PillowError, ImportError: as `pixels_by_pillow`.
+        PillowError, ImportError: as `decode_by_pillow`.
     """
-    kind = kind_for_pillow(data)
+    kind = pillow_format(data)
     if kind is None:
         return data
-    return _written(pixels_by_pillow(data, kind))
+    return _written(decode_by_pillow(data, kind))
 
 
 def _written(pixels: np.ndarray) -> bytes:
@@ -114,12 +114,12 @@ def _written(pixels: np.ndarray) -> bytes:
     return b"".join(parts)
 
 
-def graph_readable(data: Tensor) -> Tensor:
-    """`as_png` in the graph of a pipeline, for a string scalar; JPEG and PNG do not leave the graph."""
+def convert_in_graph(data: Tensor) -> Tensor:
+    """`convert_to_png` in the graph of a pipeline, for a string scalar; JPEG and PNG do not leave the graph."""
     import tensorflow as tf
 
     def written(given: Any) -> np.ndarray:  # bytes from a graph, and an array of them outside of one
-        return np.array(as_png(given if isinstance(given, bytes) else given.item()), object)
+        return np.array(convert_to_png(given if isinstance(given, bytes) else given.item()), object)
 
     def converted() -> Tensor:
         return tf.numpy_function(written, [data], tf.string, stateful=False)
@@ -148,7 +148,7 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _stored_size(data: bytes, kind: str) -> tuple[int, int] | None:
-    """Width and height from the header of a WebP or BMP; `None` for HEIC, which its library tells.
+    """Width and height from the header of a WebP or BMP; `None` for HEIC, whose library reads it.
 
     Sources: RFC 9649, sections 2.5 to 2.7; Microsoft, BITMAPINFOHEADER and BITMAPCOREHEADER.
     """

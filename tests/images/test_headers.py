@@ -6,11 +6,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pictures import chunk, encoded, picture, turned, with_scans
 
-from keras_vit.images.exif import orientation
-from keras_vit.images.segments import MAX_SCANS, MAX_STEPS, look, respects_limits, without_texts
+from keras_vit.images.headers import MAX_SCANS, MAX_STEPS, exif_orientation, read_header, respects_limits, without_texts
 
 PIXELS = picture(9, 11)
-in_graph = tf.function(look, input_signature=[tf.TensorSpec((), tf.string)])
+in_graph = tf.function(read_header, input_signature=[tf.TensorSpec((), tf.string)])
 BIG_ENDIAN = (
     b"MM\0*\0\0\0\x08\0\x02" + b"\x01\x00\0\x03\0\0\0\x01\0\x63\0\0" + b"\x01\x12\0\x03\0\0\0\x01\0\x06\0\0" + bytes(4)
 )
@@ -19,13 +18,13 @@ BIG_JPEG, BIG_PNG = (encoded(PIXELS, kind, exif=b"Exif\0\0" + BIG_ENDIAN) for ki
 
 def found(data):
     said = in_graph(tf.constant(data))
-    assert respects_limits(data) == bool(said.few)
-    return int(said.orientation), bool(said.row_by_row)
+    assert respects_limits(data) == bool(said.within_limits)
+    return int(said.orientation), bool(said.one_scan)
 
 
 def orientations(data):
     """As it is read in a graph and outside of it."""
-    return found(data)[0], orientation(data)
+    return found(data)[0], exif_orientation(data)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
@@ -46,7 +45,7 @@ def test_orientation_is_upright_where_nothing_sensible_is_said(data):
 
 @pytest.mark.parametrize("data", [b"", b"text"])
 def test_what_is_no_image_is_upright(data):
-    assert orientation(data) == 1
+    assert exif_orientation(data) == 1
 
 
 def test_chunk_behind_the_pixels_of_a_png_is_found():
@@ -152,8 +151,8 @@ def test_scans_are_counted(hidden):
 
 
 def test_scans_are_counted_over_the_bounds_of_pieces(monkeypatch):
-    monkeypatch.setattr("keras_vit.images.segments._PIECE", 7)
-    count = tf.function(lambda data: look(data).few)
+    monkeypatch.setattr("keras_vit.images.headers._PIECE", 7)
+    count = tf.function(lambda data: read_header(data).within_limits)
     assert count(tf.constant(of_scans(MAX_SCANS)))
     assert not count(tf.constant(of_scans(MAX_SCANS + 1)))
 

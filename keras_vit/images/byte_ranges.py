@@ -13,7 +13,7 @@ _RULE = "a shard must stay as it was when it was opened"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Slice:
+class ByteRange:
     """A photo inside of a larger file.
 
     Args:
@@ -34,17 +34,17 @@ class Slice:
         return self.name
 
 
-PhotoPlace: TypeAlias = str | Slice
+PhotoLocation: TypeAlias = str | ByteRange
 
 
-def photo_bytes(place: PhotoPlace) -> bytes:
+def photo_bytes(place: PhotoLocation) -> bytes:
     """The bytes of a photo.
 
     Raises:
         FileKindError: for anything but a regular file, one of more than 1 GiB, and a shard that has become shorter.
         OSError: if it cannot be read.
     """
-    if not isinstance(place, Slice):
+    if not isinstance(place, ByteRange):
         return read_regular(place, MAX_BYTES)
     if place.size > MAX_BYTES:
         raise FileKindError("a photo must have at most 1 GiB", str(place), f"more than {MAX_BYTES:,} bytes")
@@ -54,13 +54,13 @@ def photo_bytes(place: PhotoPlace) -> bytes:
     return data
 
 
-def forget_files() -> None:
+def close_shards() -> None:
     """Closes the shards that are kept open, so that those which were replaced meanwhile are opened anew."""
     _descriptor.cache_clear()
     _reader.cache_clear()
 
 
-def _of_file(place: Slice) -> bytes:
+def _of_file(place: ByteRange) -> bytes:
     if hasattr(os, "pread"):
         descriptor = _descriptor(place.file)  # held by name, so that it stays open while this thread reads
         return os.pread(descriptor.number, place.size, place.offset)
@@ -86,7 +86,7 @@ def _descriptor(path: str) -> _Descriptor:
     return _Descriptor(path)
 
 
-def _of_record(place: Slice) -> bytes:
+def _of_record(place: ByteRange) -> bytes:
     try:
         record = _reader(place.file).read([place.record])[0]
     except (IndexError, RuntimeError, ValueError) as error:

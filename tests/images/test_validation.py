@@ -8,12 +8,12 @@ import tensorflow as tf
 from pictures import chunk, disguised, encoded, forged_png, picture, sixteen_bit, turned, with_scans, with_texts
 from PIL import Image
 
-from keras_vit.images import photo_checks
-from keras_vit.images.by_pillow import READABLE_KINDS
+from keras_vit.images import validation
 from keras_vit.images.decode import decode_image
-from keras_vit.images.photo_checks import BadImage, GoodImage, check_image, check_images
+from keras_vit.images.headers import MAX_SCANS, MAX_STEPS
+from keras_vit.images.pillow_formats import READABLE_KINDS
 from keras_vit.images.read import ImageError, read_image
-from keras_vit.images.segments import MAX_SCANS, MAX_STEPS
+from keras_vit.images.validation import BadImage, ValidImage, check_image, check_images
 
 PIXELS = picture()
 JPEG, PNG = encoded(PIXELS, quality=90), encoded(PIXELS, "PNG")
@@ -74,7 +74,7 @@ def test_bad_file_is_named_with_its_reason_and_not_decoded(tmp_path, name):
 def test_odd_but_whole_file_is_good_and_decodes(tmp_path, name):
     (tmp_path / name).write_bytes(GOOD[name])
     found = check_image(tmp_path / name)
-    assert isinstance(found, GoodImage)
+    assert isinstance(found, ValidImage)
     assert found.orientation == (6 if name == "turned.jpg" else 1)
     assert decode_image(tf.constant(GOOD[name])).shape == (45, 67, 3)
 
@@ -113,7 +113,7 @@ def test_every_truncation_that_passes_can_be_decoded(tmp_path):
     for progressive in (False, True):
         data = encoded(picture(90, 130), progressive=progressive)
         for cut in range(20, len(data), 97):
-            found = photo_checks.fault_of(data[:cut], photo_checks._decode_for_a_look)
+            found = validation.decode_error(data[:cut], validation._try_decode)
             try:
                 decode_image(tf.constant(data[:cut]))
                 assert found is None
@@ -134,7 +134,7 @@ def test_skip_warns_once_of_every_kind_with_an_example_and_without_a_word_of_lib
     assert any(line == f"  1 GIF, as {tmp_path}/gif.jpg" for line in told)
     assert "Save those of other formats as JPEG or PNG." in told[-1]
     assert sum(int(line.split()[0]) for line in told[1:-1]) == len(BAD)
-    assert [isinstance(image, GoodImage) for image in found].count(True) == 1
+    assert [isinstance(image, ValidImage) for image in found].count(True) == 1
 
 
 def test_raise_refuses_and_names_the_first_twenty(tmp_path):
@@ -145,8 +145,8 @@ def test_raise_refuses_and_names_the_first_twenty(tmp_path):
 
 
 def test_file_is_read_again_only_if_it_has_changed(tmp_path, monkeypatch):
-    reads, read = [], photo_checks._read
-    monkeypatch.setattr(photo_checks, "_read", lambda path: reads.append(path) or read(path))
+    reads, read = [], validation._read
+    monkeypatch.setattr(validation, "_read", lambda path: reads.append(path) or read(path))
     (tmp_path / "a.jpg").write_bytes(JPEG)
     first, again = (check_image(tmp_path / "a.jpg") for _ in range(2))
     (tmp_path / "a.jpg").write_bytes(JPEG[:-9])
@@ -171,6 +171,6 @@ def test_progress_is_shown_on_a_terminal_after_a_second(monkeypatch):
     for patience, shown in ((0.0, True), (60.0, False)):
         terminal = Terminal()
         monkeypatch.setattr("sys.stderr", terminal)
-        monkeypatch.setattr(photo_checks, "_PATIENCE", patience)
-        assert list(photo_checks._with_progress(iter("abc"), 3)) == ["a", "b", "c"]
+        monkeypatch.setattr(validation, "_PATIENCE", patience)
+        assert list(validation._with_progress(iter("abc"), 3)) == ["a", "b", "c"]
         assert ("Checking images" in terminal.getvalue()) == shown

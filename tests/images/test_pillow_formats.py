@@ -12,13 +12,18 @@ from pictures import encoded, picture
 from PIL import Image
 
 from keras_vit.data import load_dataset, open_source
-from keras_vit.images import by_pillow
-from keras_vit.images.by_pillow import PillowError, as_png, box_kind, graph_readable, kind_for_pillow
 from keras_vit.images.decode import decode_image
-from keras_vit.images.exif import orientation
-from keras_vit.images.photo_checks import BadImage, check_image
+from keras_vit.images.headers import exif_orientation
+from keras_vit.images.pillow_formats import (
+    PillowError,
+    container_format,
+    convert_in_graph,
+    convert_to_png,
+    pillow_format,
+)
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.read import read_image
+from keras_vit.images.validation import BadImage, check_image
 
 PIXELS = picture(24, 37)
 ALPHA = Image.fromarray(np.dstack([PIXELS, PIXELS[..., 0] // 2]))
@@ -65,8 +70,8 @@ def test_training_prediction_and_graph_have_the_same_pixels_of_every_kind(tmp_pa
         if channels == 3:
             np.testing.assert_array_equal(source.pixels(split, row["index"]), pixels)
         data = Path(row["path"]).read_bytes()
-        turn = tf.constant(orientation(data))
-        np.testing.assert_array_equal(decode_image(graph_readable(tf.constant(data)), turn, channels), pixels)
+        turn = tf.constant(exif_orientation(data))
+        np.testing.assert_array_equal(decode_image(convert_in_graph(tf.constant(data)), turn, channels), pixels)
 
 
 def test_pixels_are_those_that_were_written(tmp_path):
@@ -84,13 +89,13 @@ def test_every_truncation_and_damage_is_told_in_words(kind):
     data, rng = encoded(PIXELS, kind), np.random.default_rng(0)
     for cut in range(20, len(data) - 1, max(len(data) // 60, 1)):
         with pytest.raises(PillowError, match=r"damaged or truncated|Mpx|no pixels"):
-            as_png(data[:cut])
+            convert_to_png(data[:cut])
     for _ in range(100):
         changed = bytearray(data)
         for place in rng.integers(14, 60, 3):
             changed[place] = rng.integers(256)
         with contextlib.suppress(PillowError):  # the one error that may come
-            as_png(bytes(changed))
+            convert_to_png(bytes(changed))
 
 
 def test_huge_picture_is_refused_by_its_header():
@@ -99,16 +104,16 @@ def test_huge_picture_is_refused_by_its_header():
     webp[21:25] = struct.pack("<I", (16_000 - 1) | (16_000 - 1) << 14)
     for data, pixels in ((bmp, "381"), (webp, "244")):
         with pytest.raises(PillowError, match=f"{pixels} Mpx, more than 64"):
-            as_png(bytes(data))
+            convert_to_png(bytes(data))
 
 
 def test_kind_is_told_by_the_first_bytes():
-    assert kind_for_pillow(b"BMW is a car of many colours") is None
-    assert kind_for_pillow(KINDS["plain.png"]) is None
-    assert as_png(KINDS["plain.png"]) == KINDS["plain.png"]
+    assert pillow_format(b"BMW is a car of many colours") is None
+    assert pillow_format(KINDS["plain.png"]) is None
+    assert convert_to_png(KINDS["plain.png"]) == KINDS["plain.png"]
     for brand, kind in ((b"heic", "HEIC"), (b"mif1", "HEIC"), (b"avif", "AVIF"), (b"isom", "video")):
-        assert box_kind(b"\0\0\0\x18ftyp" + brand + b"\0\0\0\0" + brand + b"miaf") == kind
-    assert box_kind(b"\0\0\0\x18ftypmif1\0\0\0\0avifmiaf") == "AVIF"
+        assert container_format(b"\0\0\0\x18ftyp" + brand + b"\0\0\0\0" + brand + b"miaf") == kind
+    assert container_format(b"\0\0\0\x18ftypmif1\0\0\0\0avifmiaf") == "AVIF"
 
 
 def test_heic_is_read_where_its_plugin_is_there(tmp_path):
@@ -129,8 +134,8 @@ def test_heic_is_read_where_its_plugin_is_there(tmp_path):
 
 def test_kind_whose_package_is_missing_is_left_out_with_its_name(tmp_path, monkeypatch):
     missing = {"WebP": "Pillow", "HEIC": "pillow-heif"}
-    monkeypatch.setattr("keras_vit.images.photo_checks.missing_package", missing.get)
-    monkeypatch.setattr(by_pillow, "missing_package", missing.get)
+    monkeypatch.setattr("keras_vit.images.validation.missing_package", missing.get)
+    monkeypatch.setattr("keras_vit.images.pillow_formats.missing_package", missing.get)
     (tmp_path / "x.webp").write_bytes(KINDS["lossy.webp"])
     assert check_image(tmp_path / "x.webp") == BadImage(str(tmp_path / "x.webp"), "WebP, which needs Pillow")
     (tmp_path / "y.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1")

@@ -16,33 +16,34 @@ from typing import Any
 
 from keras_vit.checks import ArgumentError
 from keras_vit.files import FileKindError
-from keras_vit.images.by_pillow import (
-    READABLE_KINDS,
-    PillowError,
-    box_kind,
-    kind_for_pillow,
-    missing_package,
-    pixels_by_pillow,
-)
+from keras_vit.images.byte_ranges import ByteRange, PhotoLocation, photo_bytes
 from keras_vit.images.decode import MAX_PIXELS
-from keras_vit.images.exif import jpeg_segments, orientation
-from keras_vit.images.photo_files import TOLD_BY_SUFFIX
-from keras_vit.images.segments import (
+from keras_vit.images.headers import (
     HEADER,
     JPEG_START,
     MAX_SCANS,
     MAX_STEPS,
     PNG_HEADER_END,
     PNG_START,
+    exif_orientation,
+    jpeg_segments,
     respects_limits,
     without_texts,
 )
-from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
+from keras_vit.images.photo_files import UNSUPPORTED_SUFFIXES
+from keras_vit.images.pillow_formats import (
+    READABLE_KINDS,
+    PillowError,
+    container_format,
+    decode_by_pillow,
+    missing_package,
+    pillow_format,
+)
 from keras_vit.pages.formatting import printable
 from keras_vit.silence import silent_descriptor, visible_stderr
 
 # Results by (place, size of the file in bytes, its time of change), so that no unchanged file is read twice.
-_KNOWN: "dict[tuple, GoodImage | BadImage]" = {}
+_KNOWN: "dict[tuple, ValidImage | BadImage]" = {}
 _FORMATS = {b"GIF8": "GIF", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"%PDF": "PDF"}
 _JPEG_END = b"\xff\xd9"
 _NEEDS, _OTHER = ", which needs ", f", not {READABLE_KINDS}"  # parts of reasons, by which they are counted
@@ -70,24 +71,24 @@ class BadImage:
 
 
 @dataclasses.dataclass(frozen=True)
-class GoodImage:
+class ValidImage:
     """A file that the pipeline will decode.
 
     Args:
         path: path of the file, or where the photo lies in a shard.
         orientation: EXIF orientation, 1 to 8.
         digest: equal for files of equal bytes.
-        by_pillow: whether Pillow decodes it, as a WebP.
+        needs_pillow: whether Pillow decodes it, as a WebP.
     """
 
-    path: PhotoPlace
+    path: PhotoLocation
     orientation: int
     digest: bytes
-    by_pillow: bool = False
+    needs_pillow: bool = False
 
 
-def check_images(paths: Sequence[PhotoPlace], on_bad_image: str = "skip") -> list[GoodImage | BadImage]:
-    """A `GoodImage` or `BadImage` for each file, in the order of `paths`.
+def check_images(paths: Sequence[PhotoLocation], on_bad_image: str = "skip") -> list[ValidImage | BadImage]:
+    """A `ValidImage` or `BadImage` for each file, in the order of `paths`.
 
     Args:
         paths: image files, or slices of shards.
@@ -116,12 +117,12 @@ def check_images(paths: Sequence[PhotoPlace], on_bad_image: str = "skip") -> lis
     return found
 
 
-def check_image(place: PhotoPlace) -> GoodImage | BadImage:
-    """A `GoodImage` or `BadImage` for one photo, which is read only if it is new or its file has changed."""
-    place = place if isinstance(place, Slice) else os.fspath(place)
+def check_image(place: PhotoLocation) -> ValidImage | BadImage:
+    """A `ValidImage` or `BadImage` for one photo, which is read only if it is new or its file has changed."""
+    place = place if isinstance(place, ByteRange) else os.fspath(place)
     path = str(place)
     try:
-        if not isinstance(place, Slice):
+        if not isinstance(place, ByteRange):
             path.encode()  # TensorFlow takes names in UTF-8 only
         key = (place, *_state(place))
         if key not in _KNOWN:
@@ -137,22 +138,22 @@ def check_image(place: PhotoPlace) -> GoodImage | BadImage:
         return BadImage(path, f"cannot be read: {error.strerror or error}")
 
 
-def take_as_checked(images: Iterable[GoodImage]) -> None:
-    """Has `check_image` give these until their files change, since an earlier process has read them."""
+def mark_validated(images: Iterable[ValidImage]) -> None:
+    """`check_image` returns these until their files change: an earlier process has read them."""
     states: dict[str, tuple[int, int]] = {}
     for image in images:
-        file = image.path.file if isinstance(image.path, Slice) else image.path
+        file = image.path.file if isinstance(image.path, ByteRange) else image.path
         state = states.get(file) or states.setdefault(file, _state(image.path))
         _KNOWN.setdefault((image.path, *state), image)
 
 
-def _state(place: PhotoPlace) -> tuple[int, int]:
+def _state(place: PhotoLocation) -> tuple[int, int]:
     """Size in bytes and time of change of the file."""
-    status = os.stat(place.file if isinstance(place, Slice) else place)
+    status = os.stat(place.file if isinstance(place, ByteRange) else place)
     return status.st_size, status.st_mtime_ns
 
 
-def fault_of(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
+def decode_error(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
     """The reason why the bytes of a file cannot be decoded, in a few words; `None` for a good file.
 
     Args:
@@ -161,38 +162,38 @@ def fault_of(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
     """
     import tensorflow as tf
 
-    if kind_for_pillow(data):
+    if pillow_format(data):
         return _fault_by_pillow(data, decode)
-    if reason := fault_of_header(data):
+    if reason := header_error(data):
         return reason
     try:
         pixels = _pixel_count(data)
         if not 0 < pixels <= MAX_PIXELS:
-            return reason_of_pixels(pixels)
+            return size_error(pixels)
         if not respects_limits(data):
-            return reason_of_parts(data)
+            return parts_error(data)
         decode(data)
     except tf.errors.InvalidArgumentError:
-        return reason_of_damage(data)
+        return damage_error(data)
     return None
 
 
-def fault_of_header(data: bytes) -> str | None:
+def header_error(data: bytes) -> str | None:
     """The reason why bytes are not those of a JPEG or PNG with a header and an end; `None` if they may be."""
     if not data:
         return "empty file"
     if not data.startswith((JPEG_START, PNG_START)):
         return _other_format(data)
-    return None if _is_complete(data) else reason_of_damage(data)  # libjpeg would print about a truncated one
+    return None if _is_complete(data) else damage_error(data)  # libjpeg would print about a truncated one
 
 
-def reason_of_pixels(pixels: int) -> str:
-    """What to say of a picture of too many pixels, or of none."""
+def size_error(pixels: int) -> str:
+    """The reason for a picture of too many pixels, or of none."""
     return f"{pixels / 2**20:.0f} Mpx, more than {MAX_PIXELS / 2**20:.0f}" if pixels else "no pixels"
 
 
-def reason_of_parts(data: bytes) -> str:
-    """What to say of a JPEG or PNG of too many scans, segments or chunks."""
+def parts_error(data: bytes) -> str:
+    """The reason for a JPEG or PNG of too many scans, segments or chunks."""
     is_jpeg = data.startswith(JPEG_START)
     return f"more than {f'{MAX_SCANS} scans or {MAX_STEPS:,} segments' if is_jpeg else f'{MAX_STEPS:,} chunks'}"
 
@@ -206,42 +207,42 @@ def _fault_by_pillow(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
 
 
 def _is_complete(data: bytes) -> bool:
-    """Whether a PNG starts with its header chunk, or a JPEG has an end marker behind its last header."""
+    """Whether a PNG starts with its header chunk, or a JPEG has an end marker after its last header."""
     if data.startswith(PNG_START):
         return data.startswith(HEADER, len(PNG_START)) and len(data) >= PNG_HEADER_END
     start = max((stop for _, _, stop in jpeg_segments(data)), default=0)
     return data.find(_JPEG_END, start) >= 0
 
 
-def reason_of_damage(data: bytes) -> str:
-    """What to say of a JPEG or PNG that cannot be decoded."""
+def damage_error(data: bytes) -> str:
+    """The reason for a JPEG or PNG that cannot be decoded."""
     kind, ending = ("JPEG", _JPEG_END) if data.startswith(JPEG_START) else ("PNG", b"IEND")
     return f"{'damaged' if ending in data[-64:] else 'truncated'} {kind}"
 
 
-def _read(place: PhotoPlace) -> GoodImage | BadImage:
+def _read(place: PhotoLocation) -> ValidImage | BadImage:
     path, data = str(place), photo_bytes(place)
-    kind = kind_for_pillow(data)
+    kind = pillow_format(data)
     if kind and (package := missing_package(kind)):
         return BadImage(path, kind + _NEEDS + package)
-    reason = fault_of(data, _decode_for_a_look)
+    reason = decode_error(data, _try_decode)
     if reason is not None:
         return BadImage(path, _named_by_suffix(path, reason))
-    return GoodImage(place, orientation(data), hashlib.blake2b(data, digest_size=16).digest(), kind is not None)
+    return ValidImage(place, exif_orientation(data), hashlib.blake2b(data, digest_size=16).digest(), kind is not None)
 
 
 def _named_by_suffix(path: str, reason: str) -> str:
-    """The reason why a file cannot be decoded, with its kind where the suffix tells it and the bytes do not."""
+    """The reason why a file cannot be decoded, with its kind where only the suffix shows it."""
     suffix = os.path.splitext(path)[1].lower()
-    is_told = suffix in TOLD_BY_SUFFIX and (_OTHER in reason or reason.startswith("not an image"))
-    return suffix[1:].upper() + _OTHER if is_told else reason
+    is_named = suffix in UNSUPPORTED_SUFFIXES and (_OTHER in reason or reason.startswith("not an image"))
+    return suffix[1:].upper() + _OTHER if is_named else reason
 
 
-def _decode_for_a_look(data: bytes) -> None:
+def _try_decode(data: bytes) -> None:
     import tensorflow as tf
 
-    if kind := kind_for_pillow(data):
-        pixels_by_pillow(data, kind)
+    if kind := pillow_format(data):
+        decode_by_pillow(data, kind)
     elif data.startswith(JPEG_START):
         tf.io.decode_jpeg(data, 3, ratio=8, dct_method="INTEGER_ACCURATE")
     else:
@@ -259,14 +260,14 @@ def _pixel_count(data: bytes) -> int:
 
 
 def _other_format(data: bytes) -> str:
-    kind = box_kind(data) or next((name for start, name in _FORMATS.items() if data.startswith(start)), None)
+    kind = container_format(data) or next((name for start, name in _FORMATS.items() if data.startswith(start)), None)
     if kind:
         return kind + _OTHER
     is_text = all(byte >= 32 or byte in b"\t\r\n" for byte in data[:512])
     return "not an image: text" if is_text else "not an image"
 
 
-def kinds_in_words(bad: Sequence[BadImage]) -> str:
+def count_reasons(bad: Sequence[BadImage]) -> str:
     """How many bad files there are of each kind, as `"30 GIF, 2 truncated JPEG"`."""
     return ", ".join(f"{count:,} {kind}" for kind, (count, _) in _by_kind(bad).items())
 
