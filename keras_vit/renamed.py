@@ -24,6 +24,7 @@ ARGUMENTS: dict[str, str] = {  # of public functions, layers, builders and `ViTC
     "read_tokens": "pooled_tokens",
     "read_places": "pooled_indices",
     "num_read_tokens": "num_pooled_tokens",
+    "neighbours": "num_neighbors",
 }
 ATTRIBUTES: dict[str, str] = {
     "weights_report": "load_report",

@@ -24,12 +24,14 @@ TAKERS = {
     "class_token_indices": ((CONFIG.replace, (1,)), (POOL, (0, 1)), (records.Pooling, (1,))),
     "last_block_outputs": ((CONFIG.replace, "all"), (records.Pooling, "all")),
 }
+# functions that refuse an argument by its new name, and a value: new name: (function, value)
+FUNCTIONS = {"num_neighbors": (lambda **given: keras_vit.probe(None, None, "linear", **given), 3)}
 ATTRIBUTES = {"positioned_tokens", "pooled_tokens", "pooled_indices", "num_pooled_tokens"}  # no arguments
 OLD = {new: old for old, new in ARGUMENTS.items()}
 
 
 def test_every_old_name_is_tested():
-    assert set(TAKERS) | ATTRIBUTES == set(ARGUMENTS.values())
+    assert set(TAKERS) | set(FUNCTIONS) | ATTRIBUTES == set(ARGUMENTS.values())
     assert all(hasattr(keras_vit, new) for new in NAMES.values())
     assert set(VALUES) <= set(ARGUMENTS.values())
 
@@ -46,6 +48,17 @@ def test_old_argument_warns_once_and_is_the_new_one(new, taker, value):
         assert getattr(found, old) == old_spelling({new: value})[old]
     with pytest.raises(TypeError, match=f"both `{old}` and `{new}`|`{new}`"):
         taker(**{old: value, new: value})
+
+
+@pytest.mark.parametrize("new", FUNCTIONS)
+def test_old_argument_of_a_function_warns_and_is_the_new_one(new):
+    function, value = FUNCTIONS[new]
+    with (
+        pytest.warns(DeprecationWarning, match=f"`{OLD[new]}`.*`{new}`") as caught,
+        pytest.raises(ValueError, match=f"(?s)`{new}`.*{value}"),
+    ):
+        function(**{OLD[new]: value})
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("name", sorted(ATTRIBUTES))

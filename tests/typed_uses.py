@@ -70,7 +70,7 @@ def trains(model: keras_vit.VisionTransformer) -> None:
     model.compile(**plan.compile_arguments())
     model.fit(source, **plan.fit_arguments())
     assert_type(keras_vit.evaluate(model, source).accuracy, float)
-    assert_type(keras_vit.probe(model, source, "knn", neighbours=5).deviation(), float | None)
+    assert_type(keras_vit.probe(model, source, "knn", num_neighbors=5).deviation(), float | None)
     assert_type(keras_vit.vtab(model, ["dtd"]).mean, float | None)
     keras_vit.probe(model, source, shots=5)  # type: ignore[arg-type]
     assert_type(keras_vit.estimate_memory(model, 64).total, int)

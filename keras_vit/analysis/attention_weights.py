@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.inner import (
+from keras_vit.analysis.submodels import (
     check_attends_to_all,
     check_grid,
     grid_of,

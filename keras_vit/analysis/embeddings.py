@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.inner import check_grid, vision_transformer_in
+from keras_vit.analysis.submodels import check_grid, vision_transformer_in
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.checks import check_positive, check_positive_int
 from keras_vit.model.layer_lookup import patch_embedding, position_layers

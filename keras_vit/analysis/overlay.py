@@ -23,7 +23,7 @@ def overlay(photo: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """
     from PIL import Image, ImageFilter
 
-    photo, weights = coloured(photo), np.asarray(weights, "float64")
+    photo, weights = colorize(photo), np.asarray(weights, "float64")
     if weights.ndim != 2 or not np.isfinite(weights).all():
         raise ValueError(f"a map must be (h, w) of finite numbers.\nReceived: shape {weights.shape}.")
     height, width = photo.shape[:2]
@@ -33,7 +33,7 @@ def overlay(photo: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.rint(photo * _spread(blurred)[..., None]).astype("uint8")
 
 
-def coloured(photo: np.ndarray) -> np.ndarray:
+def colorize(photo: np.ndarray) -> np.ndarray:
     """A photo in colour or grey as uint8 `(H, W, 3)`."""
     photo = np.asarray(photo)
     if (

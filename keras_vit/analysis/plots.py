@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.analysis.overlay import coloured, overlay
+from keras_vit.analysis.overlay import colorize, overlay
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
 from keras_vit.files import atomic_write, expand_path
@@ -151,7 +151,7 @@ def draw_overlays(
     """
     if not photos:
         raise ValueError("`photos` must have a photo for each map.\nReceived: none.")
-    photos, titles = [coloured(photo) for photo in photos], titles and _drawable(titles, "number")
+    photos, titles = [colorize(photo) for photo in photos], titles and _drawable(titles, "number")
     rows, pairs = -(-len(photos) // pairs), min(pairs, len(photos))
     height = max(photo.shape[0] / photo.shape[1] for photo in photos)
     tile = max(_TILE, 3 / pairs)
@@ -184,7 +184,7 @@ def draw_maps(
     figure = _figure(max(columns * _TILE, _NARROWEST), rows * (_TILE * height + 0.32) + 0.8)
     axes = _tiled(figure, rows, columns, count)
     if photo is not None:
-        axes[0].imshow(coloured(photo))
+        axes[0].imshow(colorize(photo))
     low, high = min(0, *map(np.min, maps)), max(map(np.max, maps))
     if not np.isfinite([low, high]).all():
         raise ValueError("`maps` must be finite.\nReceived: NaN or infinite values.")
@@ -209,7 +209,7 @@ def draw_colours(photos: Sequence[np.ndarray], colours: np.ndarray) -> "Figure":
     figure = _figure(len(photos) * tile, 2 * tile * height)
     axes = _tiled(figure, 2, len(photos), 2 * len(photos))
     for number, (photo, patches) in enumerate(zip(photos, colours, strict=True)):
-        axes[number].imshow(coloured(photo))
+        axes[number].imshow(colorize(photo))
         axes[len(photos) + number].imshow(patches, interpolation="nearest")
     return figure
 

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.attention_weights import AttentionMaps, as_maps
-from keras_vit.analysis.inner import check_attends_to_all, prepared_batches, vision_transformer_in
+from keras_vit.analysis.submodels import check_attends_to_all, prepared_batches, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.kernels.capture import recording, watching
 from keras_vit.model.layer_lookup import encoder_blocks, pooling

@@ -49,7 +49,8 @@ from keras_vit.weights.download import DownloadError
 _SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *pack_command.SAME_NAME)
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
 _OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split", "overwrite": "--overwrite"}
-_OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "neighbours", "protocol", *engines.OPTIONS)}
+_OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "protocol", *engines.OPTIONS)}
+_OPTIONS |= {"num_neighbors": "--neighbours"}
 _OPTIONS |= embed_command.OPTIONS | {"part": "--part", **duplicates_command.OPTIONS}
 _OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}
 _MOVED = " It is run from a checkout now: python -m benchmarks."

@@ -42,7 +42,7 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
         yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
-        from keras_vit.evaluation.evaluation_page import PAGE
+        from keras_vit.evaluation.page import PAGE
         from keras_vit.runs.training_data import has_changed
     if arguments.page is not None:
         check_page(arguments.page / PAGE)
@@ -124,7 +124,7 @@ def _probe_arguments(arguments: Namespace, seed: int) -> dict[str, Any]:
     given |= {"train_split": arguments.train_split} if arguments.train_split else {}
     given |= {"shots": arguments.shots} if arguments.shots else {}
     given |= {"seeds": range(arguments.seeds)} if arguments.seeds else {}
-    return given | ({"neighbours": arguments.neighbours} if arguments.neighbours is not None else {})
+    return given | ({"num_neighbors": arguments.neighbours} if arguments.neighbours is not None else {})
 
 
 def _cache(arguments: Namespace) -> dict[str, None]:
@@ -161,7 +161,7 @@ def _evaluation_lines(result: Any, source: Any, split: str) -> Iterator[str]:
 
 
 def _probe_lines(result: Any, source: Any) -> Iterator[str]:
-    from keras_vit.evaluation.evaluation_page import PROBE_COLUMNS, probe_rows
+    from keras_vit.evaluation.page import PROBE_COLUMNS, probe_rows
 
     counts = f"{result.train_images:,} training and {result.test_images:,} test images"
     yield f"{result.kind} probe on {counts} of {printable(source.name)}"

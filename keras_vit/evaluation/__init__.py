@@ -5,9 +5,9 @@ logistic regression or nearest neighbours. These features are computed once and 
 """
 
 from keras_vit.evaluation.classifier import evaluate
-from keras_vit.evaluation.evaluation_page import write_evaluation_page
-from keras_vit.evaluation.kept_features import FeatureSet, image_features
+from keras_vit.evaluation.feature_cache import FeatureSet, image_features
 from keras_vit.evaluation.metrics import CALIBRATION_BINS, ClassResult, Evaluation, measure
+from keras_vit.evaluation.page import write_evaluation_page
 from keras_vit.evaluation.probes import Probe, Trial, probe
 
 __all__ = [

@@ -8,9 +8,9 @@ from typing import Any
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_positive_int
 from keras_vit.data.pipeline import report_missing_files
-from keras_vit.evaluation.answers import Classifier, answers
+from keras_vit.evaluation.batched_predict import Classifier, predict_batches
+from keras_vit.evaluation.imagenet_real import check_imagenet, image_numbers, read_real_labels, real_accuracy
 from keras_vit.evaluation.metrics import Evaluation, measure_batches
-from keras_vit.evaluation.real_labels import check_imagenet, image_numbers, read_real_labels, real_accuracy
 from keras_vit.model.image_model import check_takes_images
 from keras_vit.model.outputs import output_spec
 
@@ -61,7 +61,7 @@ def evaluate(
         numbers = image_numbers(examples)  # first, since the scores take minutes
     began = time.perf_counter()
     with report_missing_files(examples):
-        result = measure_batches(answers(model, dataset), names, output_spec(model).kind == "logits")
+        result = measure_batches(predict_batches(model, dataset), names, output_spec(model).kind == "logits")
     if real is not None:
         found, count = real_accuracy(result.predictions, numbers, real)
         result = dataclasses.replace(result, real_accuracy=found, real_count=count)

@@ -11,17 +11,23 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int, check_seed
 from keras_vit.data.source import Data, Source, check_split
 from keras_vit.data.splits import divide
-from keras_vit.evaluation.fewshot import SEEDS, SHOTS, choose_shots, fit_least_squares
-from keras_vit.evaluation.kept_features import DEFAULT_CACHE, FeatureSet, image_features
-from keras_vit.evaluation.linear import choose_strength, fit_logistic
+from keras_vit.evaluation.feature_cache import DEFAULT_CACHE, FeatureSet, image_features
 from keras_vit.evaluation.metrics import ClassResult, class_results, confusion_matrix
+from keras_vit.evaluation.probe_classifiers import (
+    NUM_NEIGHBORS,
+    SEEDS,
+    SHOTS,
+    choose_shots,
+    choose_strength,
+    fit_least_squares,
+    fit_logistic,
+    neighbor_scores,
+)
 from keras_vit.model.image_model import ImageModel
 from keras_vit.pages.formatting import printable
+from keras_vit.renamed import accepts_old_arguments
 
 KINDS = ("fewshot", "linear", "knn")
-NEIGHBOURS = 20
-_TEMPERATURE = 0.07
-_MOST_NUMBERS = 2**24  # cosines at once: 64 MB
 _MOST_NAMES = 5  # of classes that an error lists
 
 
@@ -144,6 +150,7 @@ class Probe:
         return [trial for trial in self.trials if trial.shots == shots]
 
 
+@accepts_old_arguments
 def probe(
     model: ImageModel,
     data: Data,
@@ -153,7 +160,7 @@ def probe(
     test_split: str = "test",
     shots: Sequence[int] | None = None,
     seeds: Sequence[int] = SEEDS,
-    neighbours: int = NEIGHBOURS,
+    num_neighbors: int = NUM_NEIGHBORS,
     batch_size: int = 32,
     seed: int = 0,
     cache: FilePath | None = DEFAULT_CACHE,
@@ -161,7 +168,7 @@ def probe(
     """Measures how good a model's features are, by a small classifier on them. The data may have any classes.
 
     Example:
-        >>> keras_vit.probe(model, photos, "knn", neighbours=3, cache=None).train_images
+        >>> keras_vit.probe(model, photos, "knn", num_neighbors=3, cache=None).train_images
         24
 
     Args:
@@ -169,13 +176,13 @@ def probe(
         data: a `Source`, or what `keras_vit.open_source` takes.
         kind: `"fewshot"` is the official least-squares probe on a few examples of each class. `"linear"` is logistic
             regression. Its strength is chosen on the validation split, or on a fifth of `train_split` if the data has
-            none or the probe uses it. `"knn"` is the vote of the nearest neighbours by their cosine.
+            none or the probe uses it. `"knn"` is the vote of the nearest neighbors by their cosine.
         train_split: split for training.
         test_split: split for the test.
         shots: numbers of examples of each class, for `"fewshot"`; by default those of 1, 5, 10 and 25 that every
             class has.
         seeds: seeds of the choice of these examples.
-        neighbours: number of votes, for `"knn"`.
+        num_neighbors: number of votes, for `"knn"`.
         batch_size: images at once; the results do not depend on it.
         seed: divides data without splits.
         cache: folder that keeps the features, by default `features` beside the downloaded weights; `None` keeps none.
@@ -185,7 +192,7 @@ def probe(
 
     Raises:
         ValueError: for an unknown kind, arguments of another kind, or splits that overlap. Also for classes with fewer
-            examples than `shots`, for more neighbours than examples, and as `keras_vit.open_source`.
+            examples than `shots`, for more neighbors than examples, and as `keras_vit.open_source`.
         TypeError: for another type of model.
         ImportError: for `"linear"` without the extra `data`.
 
@@ -193,14 +200,14 @@ def probe(
     """
     check_choice("kind", kind, KINDS)
     taken = _check_splits(train_split, test_split)
-    _check_arguments(kind, shots, seeds, neighbours)
+    _check_arguments(kind, shots, seeds, num_neighbors)
     if kind == "linear":
         check_installed("sklearn", "it fits the linear probe", "data")  # first, since features take minutes
     from keras_vit.data import open_source
 
     source = open_source(data, seed=seed)
     if kind == "knn":
-        _check_neighbours(neighbours, source.split(train_split).size)
+        _check_num_neighbors(num_neighbors, source.split(train_split).size)
     began = time.perf_counter()
 
     def read(split: str) -> FeatureSet:
@@ -215,7 +222,7 @@ def probe(
     elif kind == "linear":
         trials = [_linear(asked, *_strength_sets(source, taken, known, read, seed))]
     else:
-        trials = [_knn(known, asked, len(source.class_names), neighbours)]
+        trials = [_knn(known, asked, len(source.class_names), num_neighbors)]
     counts = len(known.labels), len(asked.labels)
     seconds = time.perf_counter() - began
     return Probe(kind, source.class_names, tuple(trials), *counts, tuple(sorted(skipped)), seconds)
@@ -240,56 +247,9 @@ def _linear(asked: FeatureSet, fitted: FeatureSet, held: FeatureSet, whole: Feat
     return Trial(asked.labels, predictions, settings={"strength": strength})
 
 
-def _knn(known: FeatureSet, asked: FeatureSet, classes: int, neighbours: int) -> Trial:
-    scores = neighbour_scores(known.features, known.labels, asked.features, classes, neighbours)
-    return Trial(asked.labels, scores.argmax(axis=1), settings={"neighbours": neighbours})
-
-
-def neighbour_scores(
-    train: np.ndarray,
-    labels: np.ndarray,
-    test: np.ndarray,
-    classes: int,
-    neighbours: int = NEIGHBOURS,
-    most_numbers: int = _MOST_NUMBERS,
-) -> np.ndarray:
-    """The votes of the nearest neighbours, by their cosine, for each class.
-
-    Args:
-        train: `(n, D)` features of the training examples.
-        labels: int `(n,)`, their classes.
-        test: `(m, D)` features of the test examples.
-        classes: K.
-        neighbours: number of votes, n at most.
-        most_numbers: number of cosines in memory at once.
-
-    Returns:
-        float64 `(m, K)`: the sums of exp(cosine / 0.07), divided by exp(1 / 0.07).
-
-    Source: arXiv:1805.01978 for the weights exp(cosine / 0.07); arXiv:2104.14294 for 20 neighbours, and its code,
-    facebookresearch/dino, `eval_knn.py`, for both.
-    """
-    train, test = _unit(train), _unit(test)
-    rows = max(most_numbers // len(train), 1)
-    return np.concatenate(
-        [
-            _votes(test[start : start + rows] @ train.T, labels, classes, neighbours)
-            for start in range(0, len(test), rows)
-        ]
-    )
-
-
-def _votes(cosines: np.ndarray, labels: np.ndarray, classes: int, neighbours: int) -> np.ndarray:
-    nearest = np.argpartition(-cosines, neighbours - 1, axis=1)[:, :neighbours]
-    weights = np.exp((np.take_along_axis(cosines, nearest, axis=1).astype("float64") - 1) / _TEMPERATURE)
-    votes = np.zeros((len(cosines), classes))
-    np.add.at(votes, (np.arange(len(cosines))[:, None], labels[nearest]), weights)
-    return votes
-
-
-def _unit(features: np.ndarray) -> np.ndarray:
-    features = np.asarray(features, "float32")
-    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+def _knn(known: FeatureSet, asked: FeatureSet, classes: int, num_neighbors: int) -> Trial:
+    scores = neighbor_scores(known.features, known.labels, asked.features, classes, num_neighbors)
+    return Trial(asked.labels, scores.argmax(axis=1), settings={"neighbours": num_neighbors})
 
 
 def shots_in_words(shots: int | None) -> str:
@@ -327,12 +287,12 @@ def _usable_shots(source: Source, labels: np.ndarray, shots: Sequence[int] | Non
     return chosen
 
 
-def _check_neighbours(neighbours: int, examples: int) -> None:
-    if neighbours > examples:
+def _check_num_neighbors(num_neighbors: int, examples: int) -> None:
+    if num_neighbors > examples:
         raise ArgumentError(
-            "`neighbours` must be at most the examples that there are to vote.\n"
-            f"Received: neighbours={neighbours}, {examples} training examples. Pass fewer.",
-            parameters=("neighbours",),
+            "`num_neighbors` must be at most the examples that there are to vote.\n"
+            f"Received: num_neighbors={num_neighbors}, {examples} training examples. Pass fewer.",
+            parameters=("num_neighbors",),
         )
 
 
@@ -347,9 +307,9 @@ def _check_splits(train_split: str, test_split: str) -> set[str]:
     return {*check_split(train_split), *check_split(test_split)}
 
 
-def _check_arguments(kind: str, shots: Sequence[int] | None, seeds: Sequence[int], neighbours: int) -> None:
+def _check_arguments(kind: str, shots: Sequence[int] | None, seeds: Sequence[int], num_neighbors: int) -> None:
     """Refuses invalid or repeated numbers, and arguments of another kind."""
-    check_positive_int("neighbours", neighbours)
+    check_positive_int("num_neighbors", num_neighbors)
     for name, given, check in (
         ("shots", shots, check_positive_int),
         ("seeds", seeds, lambda _, seed: check_seed(seed)),
@@ -363,7 +323,7 @@ def _check_arguments(kind: str, shots: Sequence[int] | None, seeds: Sequence[int
         for number in given:
             check(name, number)
     others: dict[str, tuple] = {"shots": (shots, None, "fewshot"), "seeds": (tuple(seeds), SEEDS, "fewshot")}
-    others |= {"neighbours": (neighbours, NEIGHBOURS, "knn")}
+    others |= {"num_neighbors": (num_neighbors, NUM_NEIGHBORS, "knn")}
     for name, (value, default, owner) in others.items():
         if value != default and kind != owner:
             raise ArgumentError(

@@ -6,8 +6,8 @@ from typing import Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.data.source import Source
-from keras_vit.evaluation.evaluation_page import answer_of, class_rows, figures_of
 from keras_vit.evaluation.metrics import Evaluation
+from keras_vit.evaluation.page import answer_of, class_rows, figures_of
 from keras_vit.images.validation import BadImage
 from keras_vit.pages.formatting import duration, printable_json
 from keras_vit.pages.html import picture_uri, png_uri, write_page

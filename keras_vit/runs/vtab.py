@@ -23,7 +23,7 @@ from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.source import Data
 from keras_vit.data.tensorflow_datasets import missing_step
 from keras_vit.evaluation import probe
-from keras_vit.evaluation.kept_features import DEFAULT_CACHE
+from keras_vit.evaluation.feature_cache import DEFAULT_CACHE
 from keras_vit.files import expand_path
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.layer_lookup import lora_layers

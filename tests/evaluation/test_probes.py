@@ -9,9 +9,13 @@ from conftest import make_tiny
 import keras_vit
 from keras_vit.data import open_source
 from keras_vit.evaluation import image_features, measure, probes
-from keras_vit.evaluation.fewshot import choose_shots, fit_least_squares
-from keras_vit.evaluation.linear import STRENGTHS, fit_logistic
-from keras_vit.evaluation.probes import neighbour_scores
+from keras_vit.evaluation.probe_classifiers import (
+    STRENGTHS,
+    choose_shots,
+    fit_least_squares,
+    fit_logistic,
+    neighbor_scores,
+)
 
 
 def photos(count, seed):
@@ -96,9 +100,9 @@ def test_linear_probe_does_not_choose_by_what_it_is_tested_on(model, source, mon
 
 
 def test_knn_probe_is_the_vote_of_the_neighbours(model, source):
-    found = keras_vit.probe(model, source, "knn", neighbours=7, cache=None)
+    found = keras_vit.probe(model, source, "knn", num_neighbors=7, cache=None)
     known, asked = (image_features(model, source, split, cache=None) for split in ("train", "test"))
-    scores = neighbour_scores(known.features, known.labels, asked.features, 3, 7)
+    scores = neighbor_scores(known.features, known.labels, asked.features, 3, 7)
     assert found.accuracy == (scores.argmax(1) == asked.labels).mean()
 
 
@@ -118,9 +122,9 @@ def test_summary_is_json_and_a_probe_is_shown_in_one_line(model, source, kind):
         ({"kind": "fewshots"}, "'fewshot'"),
         ({"train_split": "train+test"}, "no split in common"),
         ({"kind": "knn", "shots": [1]}, "`shots`.*'fewshot'"),
-        ({"kind": "linear", "neighbours": 3}, "`neighbours`.*'knn'"),
+        ({"kind": "linear", "num_neighbors": 3}, "`num_neighbors`.*'knn'"),
         ({"kind": "linear", "seeds": [3]}, "`seeds`.*'fewshot'"),
-        ({"kind": "knn", "neighbours": 32}, "neighbours=32, 31"),
+        ({"kind": "knn", "num_neighbors": 32}, "num_neighbors=32, 31"),
         ({"shots": []}, "once"),
         ({"shots": [0]}, "`shots`"),
         ({"shots": [2, 2]}, "once"),

@@ -14,8 +14,7 @@ from photos import make_photos
 import keras_vit
 from keras_vit.data import open_source
 from keras_vit.evaluation import FeatureSet, image_features
-from keras_vit.evaluation.fingerprint import fingerprint_of
-from keras_vit.evaluation.kept_features import _keep, _read
+from keras_vit.evaluation.feature_cache import _keep, _read, features_fingerprint
 from keras_vit.model.precision import in_precision
 from keras_vit.weights.download import verify_cache
 from keras_vit.weights.download.environment import features_dir
@@ -33,10 +32,10 @@ def source():
 
 def count_passes(monkeypatch):
     """A list that gets an item each time features are computed."""
-    from keras_vit.evaluation import kept_features
+    from keras_vit.evaluation import feature_cache
 
-    passes, plain = [], kept_features.answers
-    monkeypatch.setattr(kept_features, "answers", lambda *given: passes.append(1) or plain(*given))
+    passes, plain = [], feature_cache.predict_batches
+    monkeypatch.setattr(feature_cache, "predict_batches", lambda *given: passes.append(1) or plain(*given))
     return passes
 
 
@@ -150,7 +149,7 @@ def test_damaged_file_is_made_anew(source, monkeypatch, tmp_path, damage):
 def test_full_disk_costs_no_features(source, monkeypatch, tmp_path):
     (tmp_path / "taken").touch()
     model = make_tiny()
-    folder = tmp_path / f"{fingerprint_of(model, source.split('test'))}.npz"
+    folder = tmp_path / f"{features_fingerprint(model, source.split('test'))}.npz"
     folder.mkdir()
     for cache, words in ((tmp_path / "taken", "must be a folder"), (tmp_path, f"{folder.name} is a folder")):
         with pytest.warns(UserWarning, match=f"not kept in {cache}: .*{words}"):
@@ -165,41 +164,41 @@ def test_fingerprint_is_that_of_the_same_model_in_another_file(source, tmp_path)
     model.save(tmp_path / "m.keras")
     again = keras.saving.load_model(tmp_path / "m.keras")
     keras.layers.Dense(3)  # names count up
-    assert fingerprint_of(again, source.split("test")) == fingerprint_of(model, source.split("test"))
+    assert features_fingerprint(again, source.split("test")) == features_fingerprint(model, source.split("test"))
 
 
 def test_fingerprint_differs_with_all_that_decides_the_features(source):
     split, model = source.split("test"), make_tiny()
-    found = {"model": fingerprint_of(model, split), "split": fingerprint_of(model, source.split("train"))}
+    found = {"model": features_fingerprint(model, split), "split": features_fingerprint(model, source.split("train"))}
     record = model.preprocessing
     model.preprocessing = dataclasses.replace(record, interpolation="bicubic")
-    found["preprocessing"] = fingerprint_of(model, split)
+    found["preprocessing"] = features_fingerprint(model, split)
     model.preprocessing = record
     kernel = model.get_layer("block_01").weights[3]
     values = np.array(numpy(kernel))
     values.flat[-1] = np.nextafter(values.flat[-1], 9)
     kernel.assign(values)
-    found["one bit of a weight"] = fingerprint_of(model, split)
-    found["size"] = fingerprint_of(keras_vit.with_input_shape(make_tiny(), (28, 20, 3)), split)
-    found["precision"] = fingerprint_of(in_precision(make_tiny(), "bfloat16"), split)
-    found["int8"] = fingerprint_of(in_precision(make_tiny(), "int8"), split)
-    found["activation"] = fingerprint_of(
+    found["one bit of a weight"] = features_fingerprint(model, split)
+    found["size"] = features_fingerprint(keras_vit.with_input_shape(make_tiny(), (28, 20, 3)), split)
+    found["precision"] = features_fingerprint(in_precision(make_tiny(), "bfloat16"), split)
+    found["int8"] = features_fingerprint(in_precision(make_tiny(), "int8"), split)
+    found["activation"] = features_fingerprint(
         randomise(keras_vit.build(tiny_config(activation="gelu"), input_shape=(20, 28, 3), classes=7)), split
     )
     labels = (split.labels + 1) % 3
-    found["labels"] = fingerprint_of(make_tiny(), dataclasses.replace(split, labels=labels))
+    found["labels"] = features_fingerprint(make_tiny(), dataclasses.replace(split, labels=labels))
     assert len(set(found.values())) == len(found)
 
 
 def test_fingerprint_of_files_is_of_what_is_in_them_and_not_of_their_place(tmp_path):
     model, folder = make_tiny(), make_photos(tmp_path / "photos", per_class=4)
-    before = fingerprint_of(model, open_source(folder).split("train"))
+    before = features_fingerprint(model, open_source(folder).split("train"))
     moved = folder.rename(tmp_path / "moved")
-    assert fingerprint_of(model, open_source(moved).split("train")) == before
+    assert features_fingerprint(model, open_source(moved).split("train")) == before
     path = open_source(moved).split("train").paths[0]
     with open(path, "ab") as file:
         file.write(b"\0")  # behind the end of a JPEG, where decoders do not look
-    assert fingerprint_of(model, open_source(moved).split("train")) != before
+    assert features_fingerprint(model, open_source(moved).split("train")) != before
 
 
 def test_file_is_whole_whoever_writes_and_reads_at_once(tmp_path):

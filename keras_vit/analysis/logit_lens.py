@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.features import Features, features
-from keras_vit.analysis.inner import vision_transformer_in
+from keras_vit.analysis.submodels import vision_transformer_in
 from keras_vit.model.layer_lookup import before_heads, head_layers, pooling
 from keras_vit.model.outputs import output_spec
 from keras_vit.model.vision_transformer import VisionTransformer

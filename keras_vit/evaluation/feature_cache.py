@@ -4,11 +4,14 @@ A file, `<fingerprint>.npz`, is written whole or not at all, so several processe
 foreign file is made anew, with a warning.
 """
 
+import concurrent.futures
 import dataclasses
+import hashlib
 import os
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,11 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_positive_int
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.source import Source
-from keras_vit.evaluation.answers import answers
-from keras_vit.evaluation.fingerprint import fingerprint_of
+from keras_vit.evaluation.batched_predict import predict_batches
 from keras_vit.files import atomic_write, expand_path, open_regular
+from keras_vit.images.byte_ranges import ByteRange, PhotoLocation, photo_bytes
 from keras_vit.model.image_model import ImageModel, check_image_model
+from keras_vit.model.model_digest import digest_of_model
 from keras_vit.model.outputs import inference_model
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.pages.formatting import printable
@@ -30,6 +34,8 @@ from keras_vit.weights.download.environment import features_dir
 from keras_vit.weights.read import scan
 
 DEFAULT_CACHE = "default"
+_BLOCK = 1 << 20  # bytes per read
+_FORMAT = 1  # version of the file; a new one makes every file anew
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,7 +101,7 @@ def image_features(
         raise ValueError("`cache` must be a folder, or `None` to keep no features.\nReceived: cache=''.")
     folder = features_dir() if cache == DEFAULT_CACHE else expand_path(cache)
     with report_missing_files(examples):
-        path = folder / f"{fingerprint_of(model, examples)}.npz"
+        path = folder / f"{features_fingerprint(model, examples)}.npz"
     kept = _read(path, examples.size)
     if kept is None:
         kept = _computed(model, source, split, batch_size)
@@ -126,7 +132,7 @@ def _computed(model: ImageModel, source: Source, split: str, batch_size: int) ->
         source, split, batch_size=batch_size, preprocessing=model.preprocessing, shard=(0, 1)
     )  # the whole split, also in one of several processes
     with report_missing_files(source.split(split)):
-        features, labels = map(np.concatenate, zip(*answers(network, dataset), strict=True))
+        features, labels = map(np.concatenate, zip(*predict_batches(network, dataset), strict=True))
     return FeatureSet(features, labels.astype("int64"))
 
 
@@ -159,3 +165,44 @@ def _keep(path: Path, found: FeatureSet) -> None:
         elif path.parent.exists() and not path.parent.is_dir():
             reason = "it is a file, and must be a folder"
         warnings.warn(f"features are not kept in {printable(path.parent)}: {reason}", stacklevel=4)
+
+
+def features_fingerprint(model: ImageModel, split: Any) -> str:
+    """SHA-256 of everything that decides the features of a split.
+
+    Args:
+        model: the `VisionTransformer` or `ResNet`.
+        split: a split of a `Source`.
+
+    Raises:
+        OSError: for a file that cannot be read.
+    """
+    found = digest_of_model(model)
+    found.update(str(_FORMAT).encode())
+    for part in _examples(split):
+        found.update(part)
+    return found.hexdigest()
+
+
+def _examples(split: Any) -> Iterator[bytes]:
+    """Bytes that differ if the examples of a split or their order differ."""
+    if hasattr(split, "paths"):
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            yield from pool.map(_digest, split.paths)
+        yield from (split.labels.tobytes(), split.orientations.tobytes())
+    elif hasattr(split, "images"):
+        yield str((split.images.shape, split.images.dtype.name)).encode()
+        yield from (np.ascontiguousarray(split.images).tobytes(), split.labels.tobytes())
+    else:
+        splits = {name: (info.num_examples, info.num_bytes) for name, info in split.builder.info.splits.items()}
+        yield f"{split.builder.info.full_name} {split.name} {split.record} {splits}".encode()
+
+
+def _digest(place: PhotoLocation) -> bytes:
+    if isinstance(place, ByteRange):
+        return hashlib.sha256(photo_bytes(place)).digest()
+    found = hashlib.sha256()
+    with open_regular(place) as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.digest()

@@ -69,7 +69,7 @@ def output_rows(model: Classifier, data: Any, split: str, targets: Targets, batc
     )
     began = time.perf_counter()
     with report_missing_files(examples):
-        outputs, rows = map(np.concatenate, zip(*answers(model, dataset, rows=True), strict=True))
+        outputs, rows = map(np.concatenate, zip(*predict_batches(model, dataset, rows=True), strict=True))
     if not np.isfinite(outputs).all():
         raise ValueError(
             "the model's answers must be finite; NaN comes of damaged weights or images.\n"
@@ -78,7 +78,7 @@ def output_rows(model: Classifier, data: Any, split: str, targets: Targets, batc
     return OutputRows(outputs, rows, source.class_names, time.perf_counter() - began)
 
 
-def answers(network: Classifier, dataset: Any, rows: bool = False) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def predict_batches(network: Classifier, dataset: Any, rows: bool = False) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The network's outputs for all examples, batch by batch, including those of an incomplete last batch.
 
     Args:
