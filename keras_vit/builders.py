@@ -21,9 +21,9 @@ from keras_vit.config.relative_tables import ANY_RESIZE_METHODS
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, builder_name, variant
 from keras_vit.config.vit import RECORD_OF, ViTConfig
-from keras_vit.model.deferred import deferred_variables
+from keras_vit.model.copies import uninitialized_variables
 from keras_vit.model.graph import Head, build_graph, check_input_shape
-from keras_vit.model.layer_lookup import layers_before
+from keras_vit.model.layer_access import layers_before
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.renamed import accepts_old_arguments
 from keras_vit.weights.adapt import classes_of, replaced_layers, with_end_of, without_end, without_tokens
@@ -118,7 +118,7 @@ def build(
     rule = resize_method or (source.record and source.record.resize_method) or None
     methods = checkpoint.resize_methods(rule)
     inputs = images_input(input_tensor, input_shape, config, lambda: _told_shape(config, checkpoint, source.record))
-    with deferred_variables():
+    with uninitialized_variables():
         model = build_graph(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
     model.load_report = fill(

@@ -29,6 +29,7 @@ ARGUMENTS: dict[str, str] = {  # of public functions, layers, builders and `ViTC
 ATTRIBUTES: dict[str, str] = {
     "weights_report": "load_report",
     "weights_facts": "provenance",
+    "takes_bytes": "accepts_uint8",
 }  # of models, in configs old
 VALUES: dict[str, dict[Any, Any]] = {  # new name of an argument: {old value: new value}
     "norm_position": {"before": "pre", "behind": "post"},
@@ -79,6 +80,16 @@ def accepts_old_arguments(function: _Function) -> _Function:
         return function(*args, **current_arguments(kwargs, old, stacklevel=2))
 
     return with_old_names  # type: ignore[return-value]
+
+
+def old_function(function: Callable[..., Any], old: str, new: str) -> Callable[..., Any]:
+    """A function by its old name, for an attribute of an object whose class is not of this package."""
+
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        warn_renamed(old, new)
+        return function(*args, **kwargs)
+
+    return renamed
 
 
 def by_old_name(self: Any, name: str) -> Any:

@@ -11,8 +11,8 @@ from keras_vit.builders import builders_by, check_weights_arguments, checked_hea
 from keras_vit.checks import with_hints
 from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
-from keras_vit.model.deferred import deferred_variables
-from keras_vit.model.layer_lookup import layers_before
+from keras_vit.model.copies import uninitialized_variables
+from keras_vit.model.layer_access import layers_before
 from keras_vit.model.resnet import ResNet, wire_resnet
 from keras_vit.weights.adapt import classes_of, replaced_layers
 from keras_vit.weights.checkpoint import Checkpoint
@@ -83,7 +83,7 @@ def build_resnet(
     classes = classes_of(checkpoint, head.classes)
     head = dataclasses.replace(head, classes=classes)
     inputs = images_input(input_tensor, input_shape, known, lambda: _told_shape(checkpoint))
-    with deferred_variables():
+    with uninitialized_variables():
         model = wire_resnet(inputs, known, head, name, checkpoint.preprocessing)
     unwanted, fresh = replaced_layers(checkpoint, classes)
     model.load_report = fill(

@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit.config.encoders import ENCODERS, FAMILIES
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import VARIANTS
-from keras_vit.model.layer_lookup import weight_paths
+from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.convert import write_checkpoint
 from keras_vit.weights.families import DIALECTS

@@ -13,7 +13,7 @@ from keras_vit.config.parts import INPUT, block_parts, pooling_parts
 from keras_vit.config.records import Tokens
 from keras_vit.config.vit import RECORD_OF, RECORDS, ViTConfig
 from keras_vit.layers import BLOCKS
-from keras_vit.model.layer_lookup import dense_parts, norm_readers, token_layers
+from keras_vit.model.layer_access import dense_parts, norm_readers, token_layers
 
 SOME = {
     "patch_size": 8,

@@ -5,7 +5,7 @@ import pytest
 from test_golden import CASES, expected_of, load
 
 import keras_vit
-from keras_vit.model.slow_calls import has_accelerator
+from keras_vit.model.image_model import has_accelerator
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_accelerator(), reason="there is no accelerator")]
 

@@ -17,7 +17,7 @@ from keras import ops
 
 import keras_vit
 from keras_vit import keras_private
-from keras_vit.model.deferred import deferred_variables, initialise
+from keras_vit.model.copies import initialize_variables, uninitialized_variables
 
 NAMES = {
     "_dtype_policy",
@@ -92,11 +92,11 @@ def test_deferred_variable_gets_the_value_that_it_is_given(monkeypatch, has_hook
         return ops.zeros(shape, dtype)
 
     if not has_hook:
-        monkeypatch.setattr("keras_vit.model.deferred.set_initializer", lambda variable, initializer: False)
-    with deferred_variables():
+        monkeypatch.setattr("keras_vit.model.copies.set_initializer", lambda variable, initializer: False)
+    with uninitialized_variables():
         variable = keras.Variable(draw, shape=(3, 5))
     tensors = {"kernel": given}
-    initialise({"kernel": variable}, tensors)
+    initialize_variables({"kernel": variable}, tensors)
     np.testing.assert_array_equal(numpy(variable), given)
     assert (drawn, tensors) == ([] if has_hook else [(3, 5)], {})
     assert not keras_private.set_initializer(Without(variable, "_initializer"), draw)
@@ -110,7 +110,7 @@ def test_variables_that_wait_are_not_made_later(monkeypatch):
         keras.Variable(initializer=fails, shape=(1,))
     keras_private.drop_uninitialized_variables()
     with keras.StatelessScope():
-        pass  # leaving it makes Keras initialise all that waits
+        pass  # leaving it makes Keras initialize all that waits
     monkeypatch.setitem(sys.modules, "keras.src.backend.common", types.ModuleType("another"))
     keras_private.drop_uninitialized_variables()
 

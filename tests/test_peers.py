@@ -14,7 +14,7 @@ from conftest import ROOT, images, numpy
 
 import keras_vit
 from keras_vit.model.copies import with_dtype
-from keras_vit.model.layer_lookup import weight_paths
+from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.checkpoint import read_checkpoint
 
 # timm imports torchvision, which has no build for a CPU-only torch; empty modules content it.

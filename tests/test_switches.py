@@ -8,7 +8,7 @@ from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
 from keras_vit.exporting.folding import folded
-from keras_vit.model.layer_lookup import encoder_blocks, token_layers
+from keras_vit.model.layer_access import encoder_blocks, token_layers
 
 GRID = {"rotary": "axial", "rotary_coordinates": "grid", "rotary_layout": "interleaved", "rotary_theta": 1e4}
 KINDS = {

@@ -14,25 +14,25 @@ from mirrored import engine, on
 import keras_vit
 from keras_vit import keras_private
 from keras_vit.layers import dropout
-from keras_vit.model import openvino_steps, replicas, strategies
+from keras_vit.model import replicated_model, training_step
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
 # What is there for the defect, and goes with it.
 MENDED_BY = {
     "clipping": "`keras_private.clip_after_sum`, and `apply` of training/joint_step.py",
-    "accumulation": "its row in `_check_optimizer` of model/strategies.py",
-    "overwriting": "its row in `_check_optimizer` of model/strategies.py",
-    "uneven last batch": "`filled` and the steps of model/replicas.py",
+    "accumulation": "its row in `_check_optimizer` of model/replicated_model.py",
+    "overwriting": "its row in `_check_optimizer` of model/replicated_model.py",
+    "uneven last batch": "`pad_batch` and the steps of model/training_step.py",
     "uneven first batch": "`keras_private.HookedModel`",
-    "overflow": "`agreed` of model/replicas.py",
+    "overflow": "`sync_overflow` of model/training_step.py",
     "masks": "`images_of_batch` of layers/dropout.py, but for micro-batches",
-    "steps at once": "`step_by_step` of model/strategies.py",
+    "steps at once": "`step_by_step` of model/replicated_model.py",
     "two strategies": "`_made_once` of training/devices.py",
-    "openvino": "model/openvino_steps.py, if both defects are gone",
+    "openvino": "model/replicated_model.py, if both defects are gone",
 }
 # So that what the rows above advise to delete is there.
-MENDS = (keras_private.clip_after_sum, openvino_steps.openvino_step, keras_vit.SGD.apply, replicas.agreed)
-MENDS += (replicas.filled, strategies.step_by_step, dropout.images_of_batch)
+MENDS = (keras_private.clip_after_sum, replicated_model.openvino_step, keras_vit.SGD.apply, training_step.sync_overflow)
+MENDS += (training_step.pad_batch, replicated_model.step_by_step, dropout.images_of_batch)
 ALONE = ("steps at once", "two strategies", "openvino")  # each in a process of its own
 NEAR = 1e-5  # float32 sums in another order
 

@@ -104,7 +104,7 @@ class Assigned(Ours):
     def from_file(self):
         import numpy as np
 
-        from keras_vit.model.layer_lookup import weight_paths
+        from keras_vit.model.layer_access import weight_paths
         from keras_vit.weights.families import to_ours
 
         model = self.build()

@@ -24,7 +24,7 @@ from keras_vit.checks import check_number, check_positive
 from keras_vit.kernels.capture import recording
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers.sublayers import flatten_layers
-from keras_vit.model.layer_lookup import encoder_blocks
+from keras_vit.model.layer_access import encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer
 
 

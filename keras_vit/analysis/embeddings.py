@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.analysis.submodels import check_grid, vision_transformer_in
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.checks import check_positive, check_positive_int
-from keras_vit.model.layer_lookup import patch_embedding, position_layers
+from keras_vit.model.layer_access import patch_embedding, position_layers
 
 _ROUNDING = 1e-12  # smallest share of a variance or square that is more than rounding
 

@@ -12,7 +12,7 @@ from keras import ops
 from keras_vit.analysis.submodels import grid_of, prepared_batches, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.checks import did_you_mean
-from keras_vit.model.layer_lookup import encoder_blocks, encoder_norm, resnet_stages
+from keras_vit.model.layer_access import encoder_blocks, encoder_norm, resnet_stages
 from keras_vit.model.vision_transformer import VisionTransformer
 
 _SPREAD = 4  # blocks that are shown by default

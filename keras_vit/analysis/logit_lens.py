@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_vit.analysis.features import Features, features
 from keras_vit.analysis.submodels import vision_transformer_in
-from keras_vit.model.layer_lookup import before_heads, head_layers, pooling
+from keras_vit.model.layer_access import head_layers, layers_before_head, pooling
 from keras_vit.model.outputs import output_spec
 from keras_vit.model.vision_transformer import VisionTransformer
 
@@ -69,7 +69,7 @@ def _outputs(inner: VisionTransformer, tokens: np.ndarray) -> np.ndarray:
         # The token comes twice, since Keras warns of a softmax over one, and after as many as pooling ignores.
         x = pool(ops.repeat(x[:, None], 2 + pool.num_prefix_tokens, axis=1))
     x = ops.tile(x, (1, inner.config.pooled_size // inner.config.hidden_size))  # in the place of each that is read
-    for layer in before_heads(inner):
+    for layer in layers_before_head(inner):
         x = layer(x)
     answers = [ops.convert_to_numpy(head(x)) for head in head_layers(inner)]
     return np.mean(answers, axis=0).reshape(*tokens.shape[:-1], answers[0].shape[-1])

@@ -20,7 +20,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int
 from keras_vit.files import expand_path
 from keras_vit.images.read import read_image
-from keras_vit.model.layer_lookup import encoder_blocks, patch_embedding, position_layers
+from keras_vit.model.layer_access import encoder_blocks, patch_embedding, position_layers
 from keras_vit.model.outputs import names_of_outputs, output_spec
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.pages.formatting import printable

@@ -14,7 +14,7 @@ from keras_vit.analysis.attention_weights import AttentionMaps, as_maps
 from keras_vit.analysis.submodels import check_attends_to_all, prepared_batches, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.kernels.capture import recording, watching
-from keras_vit.model.layer_lookup import encoder_blocks, pooling
+from keras_vit.model.layer_access import encoder_blocks, pooling
 from keras_vit.model.outputs import output_spec
 from keras_vit.model.vision_transformer import VisionTransformer
 

@@ -11,10 +11,13 @@ from keras_vit.annotations import Pair, Shape, Tensor
 from keras_vit.checks import check_positive_int, check_process
 from keras_vit.keras_private import call_inputs
 from keras_vit.layers.sublayers import flatten_layers
-from keras_vit.model.flat_models import vision_transformers_in
-from keras_vit.model.input_checks import check_floats, check_shape, warn_of_pixels
-from keras_vit.model.layer_lookup import own_operations, stem, token_layers
-from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.input_checks import check_floats, check_shape, warn_pixel_range
+from keras_vit.model.layer_access import (
+    first_layer,
+    token_layers,
+    user_operations,
+)
+from keras_vit.model.vision_transformer import VisionTransformer, vision_transformers_in
 
 
 def vision_transformer_in(model: keras.Model) -> VisionTransformer:
@@ -123,8 +126,8 @@ def prepared_batches(
         batch = ops.convert_to_tensor(images[start : start + batch_size])
         prepared = batch if before is None else before(batch, training=False)
         if not start:
-            inner.has_seen_images = True
-            warn_of_pixels(inner, prepared, stacklevel=4)
+            inner.has_checked_images = True
+            warn_pixel_range(inner, prepared, stacklevel=4)
         yield batch, prepared
 
 
@@ -140,7 +143,7 @@ def _checked(images: Any, model: keras.Model) -> np.ndarray:
 
 def grid_of(inner: VisionTransformer, shape: Shape) -> Pair:
     """`(h, w)` of the patches of images of this shape, which layers of the user's own may resize first."""
-    if own_operations(inner):
-        shape = keras.Model(inner.input, stem(inner).input).compute_output_shape(tuple(shape))
+    if user_operations(inner):
+        shape = keras.Model(inner.input, first_layer(inner).input).compute_output_shape(tuple(shape))
     _, height, width, _ = cast(tuple[int, ...], shape)
     return inner.config.grid(height, width)

@@ -24,6 +24,7 @@ from keras_vit.images.preprocessing import Preprocessing, is_uint8
 from keras_vit.images.read import ImageError
 from keras_vit.images.validation import BadImage, check_image
 from keras_vit.pages.formatting import printable
+from keras_vit.renamed import old_function
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
 _PREFETCH = 2  # batches
@@ -83,7 +84,7 @@ def load_dataset(
         with sample weights. A weight is 1, or NaN for an image that only fills the last batch up. `model.evaluate` and
         `fit` do not count those.
 
-        Where all grey levels are whole, as after a bicubic resize of photos, there is `in_bytes()`: the same batches as
+        Where all grey levels are whole, as after a bicubic resize of photos, there is `as_uint8()`: the same batches as
         uint8, not scaled. `fit`, `evaluate` and `predict` of a model with the same scaling take those, and scale them
         on the device, to the same numbers.
 
@@ -144,7 +145,7 @@ def _batched(
 def _scale_last(
     images: Any, batched: Callable[[Any], Any], preprocessing: Preprocessing, augmentation: Augmentation | None
 ) -> Any:
-    """Batches of scaled images; of images in bytes with `in_bytes`, which makes the same without the scaling."""
+    """Batches of scaled images; of images in bytes with `as_uint8`, which makes the same without the scaling."""
     if not is_uint8(images.element_spec[1]):
         return batched(images)
 
@@ -153,7 +154,8 @@ def _scale_last(
 
     dataset = batched(images.map(scale, _workers()))
     if augmentation is None or not augmentation.mixup_alpha:  # which has parts of levels
-        dataset.in_bytes = functools.partial(batched, images)
+        dataset.as_uint8 = functools.partial(batched, images)
+        dataset.in_bytes = old_function(dataset.as_uint8, "in_bytes", "as_uint8")
     return dataset
 
 

@@ -104,8 +104,8 @@ def chosen_engine(model: Any, engine: str, precision: str) -> str:
     It is TensorFlow with an accelerator, for bfloat16, for what Keras quantised, and where ONNX Runtime is missing.
     """
     from keras_vit.exporting.engines.runtimes import check_available
+    from keras_vit.model.image_model import has_accelerator
     from keras_vit.model.precision import is_quantized
-    from keras_vit.model.slow_calls import has_accelerator
 
     if engine != "auto":
         return engine

@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit.config.heads import OutputSpec
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.targets import Targets
-from keras_vit.model.input_checks import in_bytes
+from keras_vit.model.input_checks import as_uint8
 
 
 class Classifier(Protocol):
@@ -93,7 +93,7 @@ def predict_batches(network: Classifier, dataset: Any, rows: bool = False) -> It
         ValueError: for a dataset without batches.
     """
     size = 0
-    for images, targets in in_bytes(network, dataset):
+    for images, targets in as_uint8(network, dataset):
         images, targets = np.asarray(images), np.asarray(targets)  # every backend takes these
         count, size = len(images), max(size, len(images))
         # One batch size needs one compilation. So an incomplete batch is padded, and its padding is dropped again.

@@ -26,7 +26,7 @@ from keras_vit.evaluation.batched_predict import predict_batches
 from keras_vit.files import atomic_write, expand_path, open_regular
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation, photo_bytes
 from keras_vit.model.image_model import ImageModel, check_image_model
-from keras_vit.model.model_digest import digest_of_model
+from keras_vit.model.layer_access import model_fingerprint
 from keras_vit.model.outputs import inference_model
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.pages.formatting import printable
@@ -177,7 +177,7 @@ def features_fingerprint(model: ImageModel, split: Any) -> str:
     Raises:
         OSError: for a file that cannot be read.
     """
-    found = digest_of_model(model)
+    found = model_fingerprint(model)
     found.update(str(_FORMAT).encode())
     for part in _examples(split):
         found.update(part)

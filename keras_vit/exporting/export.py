@@ -27,7 +27,7 @@ from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
 from keras_vit.model.copies import with_input_shape
 from keras_vit.model.image_model import ImageModel, check_takes_images
-from keras_vit.model.layer_lookup import own_operations
+from keras_vit.model.layer_access import user_operations
 from keras_vit.model.outputs import names_of_outputs
 from keras_vit.model.precision import in_precision, is_quantized
 from keras_vit.pages.cards import Card, write_card
@@ -220,7 +220,7 @@ def check_exportable(model: Any) -> None:
             f"the builders give it and a .keras file keeps it.\nReceived: {model!r}. A model of your own around one is "
             "not served: build the head by `classes=`, or write the whole by Keras' `model.export`."
         )
-    if own := own_operations(model):
+    if own := user_operations(model):
         raise TypeError(
             "layers of your own in front of a model are not served: what pixels they take is not known.\n"
             f"Received: {model.name!r} with {', '.join(map(repr, own))}. Write the whole by Keras' `model.export`."

@@ -9,19 +9,20 @@ a tenth more so, and int8 of LiteRT half as much again.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_vit.annotations import Tensor
+from keras_vit.annotations import Tensor, Variable
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_lookup import dense_parts, norm_readers, patch_embedding, rotary_layers
+from keras_vit.model.layer_access import dense_parts, norm_readers, patch_embedding, rotary_layers
 from keras_vit.model.precision import is_quantized
-from keras_vit.model.unpooled import assign, unpooled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
     places = _foldable(model)
     if not places or is_quantized(model):
         return model, Folds()
-    copy = with_dtype(model, "float32", unpooled)
+    copy = with_dtype(model, "float32", unpooled_tensor)
     places = _foldable(copy)
     for norm, denses in places:
         for dense in denses:
@@ -191,3 +192,34 @@ def _values(*weights: Tensor) -> list[np.ndarray]:
 def _assign(dense: keras.layers.Layer, kernel: np.ndarray, bias: np.ndarray) -> None:
     assign(dense.kernel, kernel)
     assign(dense.bias, bias)
+
+
+_ALIGNMENT = 64  # bytes; TensorFlow copies what begins elsewhere into its own memory
+
+
+def unpooled_tensor(value: Any) -> Tensor:
+    """A tensor of float32 whose memory is NumPy's, and goes with it.
+
+    Args:
+        value: array, tensor or variable, which is copied.
+    """
+    array = ops.convert_to_numpy(value)
+    own = _aligned_buffer(4 * array.size).view("float32").reshape(array.shape)
+    own[...] = array
+    if keras.config.backend() != "tensorflow":
+        return own
+    import tensorflow as tf
+
+    return tf.experimental.dlpack.from_dlpack(own.__dlpack__())
+
+
+def assign(variable: Variable, value: Any) -> None:
+    """Gives a variable of float32 a value outside of the pool; what it had before is freed."""
+    variable.assign(unpooled_tensor(value))
+
+
+def _aligned_buffer(size: int) -> np.ndarray:
+    """So many bytes from a place that TensorFlow takes as it is."""
+    room = np.empty(size + _ALIGNMENT, "uint8")
+    start = -room.ctypes.data % _ALIGNMENT
+    return room[start : start + size]

@@ -18,7 +18,7 @@ from keras_vit.annotations import Tensor, Variable
 from keras_vit.exporting.model_function import OUTPUTS, input_spec, pixel_module, prepared
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.kernels.chunked_attention import without_blocks
-from keras_vit.model.layer_lookup import float32_layers
+from keras_vit.model.layer_access import float32_layers
 
 FIRST_OPSET = 18  # of LayerNormalization as an operator it is 17, but ReduceMean has its axes as an input from 18
 

@@ -1,24 +1,112 @@
 """The same model again, with weights of its own: for another image size, or in another precision."""
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit import layers
-from keras_vit.annotations import Pair, Shape, Variable
+from keras_vit.annotations import Pair, Shape, Tensor, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.heads import FLOAT32_LAYERS
 from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.config.relative_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE_METHODS
+from keras_vit.keras_private import drop_uninitialized_variables, set_initializer
 from keras_vit.layers.configurable import at_least_float32
 from keras_vit.layers.sublayers import flatten_layers
-from keras_vit.model.deferred import deferred_variables, discard, float32_copy, initialise
 from keras_vit.model.graph import check_input_shape, known_grid, record_for
 from keras_vit.model.image_model import ImageModel, check_takes_images
+
+
+def float32_copy(array: Any) -> np.ndarray:
+    """A copy in float32, in memory of its own and in C order."""
+    return np.array(array, "float32", order="C")
+
+
+@contextlib.contextmanager
+def uninitialized_variables() -> Iterator[None]:
+    """Inside, layers make their variables without values, which `initialize_variables` gives them. An error drops the
+    variables."""
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            yield
+    except BaseException:
+        drop_uninitialized_variables()
+        raise
+
+
+def initialize_variables(variables: dict, tensors: dict, copy: Callable[[Any], np.ndarray] = float32_copy) -> None:
+    """Gives each uninitialized variable the array of the same key, and lets go of the array.
+
+    Args:
+        variables: without values, by a key.
+        tensors: arrays by the same keys; emptied.
+        copy: from one of them to an array in memory of its own, as a mapped file needs.
+    """
+    if is_distributed():
+        _initialize_shards(variables, tensors, copy)
+        return
+    drawn = {}
+    for path, variable in variables.items():
+        given = _Given(tensors.pop(path), copy)
+        if not set_initializer(variable, given):
+            drawn[path] = given
+    with keras.StatelessScope():
+        pass  # leaving it makes Keras initialize all that waits
+    for path, given in drawn.items():
+        variables[path].assign(given(variables[path].shape, variables[path].dtype))
+
+
+def is_distributed() -> bool:
+    """Whether `keras.distribution` shards variables that are made now over devices; on JAX only."""
+    return keras.backend.backend() == "jax" and keras.distribution.distribution() is not None
+
+
+def _initialize_shards(variables: dict, tensors: dict, copy: Callable[[Any], np.ndarray]) -> None:
+    """As `initialize_variables`, for variables sharded over devices: no device ever holds a whole one."""
+    import jax
+
+    for variable in variables.values():
+        set_initializer(variable, ops.zeros)
+    with keras.StatelessScope():
+        pass
+    for path, variable in variables.items():
+        part = functools.partial(_shard, tensors.pop(path), copy, variable.dtype)
+        variable.assign(jax.make_array_from_callback(tuple(variable.shape), variable.value.sharding, part))
+
+
+def _shard(array: Any, copy: Callable[[Any], np.ndarray], dtype: str, index: Any) -> np.ndarray:
+    return copy(array[index]).astype(dtype)
+
+
+def release(variables: Iterable[Variable]) -> None:
+    """Frees uninitialized variables that will never be used, at the cost of one number each."""
+    for variable in variables:
+        set_initializer(variable, lambda shape, dtype: ops.zeros((), dtype))
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)  # whose layouts have the variables' ranks
+    try:
+        with keras.StatelessScope():
+            pass
+    finally:
+        keras.distribution.set_distribution(distribution)
+
+
+class _Given:
+    """An initializer that gives one array, copied so that no variable shares its memory."""
+
+    def __init__(self, array: Any, copy: Callable[[Any], np.ndarray]) -> None:
+        self.array = array
+        self.copy = copy
+
+    def __call__(self, shape: Shape, dtype: Any = None) -> Tensor:
+        return ops.cast(self.copy(self.array), dtype)
+
 
 _Model = TypeVar("_Model", bound=ImageModel)
 
@@ -67,9 +155,9 @@ def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | Non
             f"Received: {model.name!r} for {model.input_shape[1:]}, whose first layer gets {model.image_shape}. "
             "Build it anew upon layers for that size, as `input_tensor=`."
         )
-    with deferred_variables():
-        copy = bare_copy(model, input_shape)
-    copy.load_report = model.load_report + copy_weights(model, copy, resize_method)
+    with uninitialized_variables():
+        copy = clone_graph(model, input_shape)
+    copy.load_report = model.load_report + transfer_weights(model, copy, resize_method)
     return copy
 
 
@@ -84,13 +172,13 @@ def with_dtype(model: _Model, dtype: Any, copy_of: Callable[[Any], Any] | None =
     Returns:
         A new model with weights of its own, not compiled.
     """
-    with deferred_variables():
-        copy = bare_copy(model, model.input_shape[1:], dtype)
-    copy.load_report = model.load_report + copy_weights(model, copy, None, copy_of)
+    with uninitialized_variables():
+        copy = clone_graph(model, model.input_shape[1:], dtype)
+    copy.load_report = model.load_report + transfer_weights(model, copy, None, copy_of)
     return copy
 
 
-def bare_copy(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
+def clone_graph(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
     """The layers of `model` anew, for images of `input_shape`, with weights as their initializers draw them."""
     graph = keras.models.clone_model(
         keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
@@ -110,17 +198,17 @@ def bare_copy(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
     )
 
 
-def copy_weights(
+def transfer_weights(
     model: ImageModel, copy: ImageModel, resize_method: str | None, copy_of: Callable[[Any], Any] | None = None
 ) -> tuple[str, ...]:
-    """Gives `copy`, a clone made inside `deferred_variables`, the weights of `model` at its own grid.
+    """Gives `copy`, a clone made inside `uninitialized_variables`, the weights of `model` at its own grid.
 
     `copy_of` is as in `with_dtype`.
     """
     variables: dict[str, Variable] = {}
     values: dict[str, Any] = {}  # weights until their turn, so that their arrays are never there together
     if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in copy.layers]:
-        discard([variable for layer in copy.layers for variable in layer.weights])
+        release([variable for layer in copy.layers for variable in layer.weights])
         raise ValueError(
             "a layer must have the weights that its configuration makes, and LoRA adds some.\n"
             f"Received: {model.name!r} with {len(model.weights)} weights instead of {len(copy.weights)}. "
@@ -128,14 +216,14 @@ def copy_weights(
         )
     for source, target in zip(flatten_layers(model), flatten_layers(copy), strict=True):
         target.trainable = source.trainable
-    for ours, theirs in zip(model.layers, copy.layers, strict=True):
-        sources, targets = (_by_place(layer) for layer in (ours, theirs))
+    for layer, cloned in zip(model.layers, copy.layers, strict=True):
+        sources, targets = _by_place(layer), _by_place(cloned)
         for place, source in sources.items():
             target = targets.pop(place)
-            variables[f"{ours.name}/{place}"], values[f"{ours.name}/{place}"] = target, source
+            variables[f"{layer.name}/{place}"], values[f"{layer.name}/{place}"] = target, source
             target.trainable = source.trainable
     values, report = _resized(model, copy, values, resize_method)
-    initialise(variables, values, copy_of or (lambda value: float32_copy(ops.convert_to_numpy(value))))
+    initialize_variables(variables, values, copy_of or (lambda value: float32_copy(ops.convert_to_numpy(value))))
     return report
 
 
@@ -144,7 +232,7 @@ def _resized(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The values with those of positions resized to the copy's grid, and lines that say so."""
     parts = (flatten_layers(each) for each in (model, copy))
-    pairs = [(old, new) for old, new in zip(*parts, strict=True) if isinstance(old, _KNOW_PLACES)]
+    pairs = [(old, new) for old, new in zip(*parts, strict=True) if isinstance(old, _WITH_POSITIONS)]
     lines = []
     for old, new in pairs:
         if isinstance(old, layers.RelativePositions) and old.num_patches != new.num_patches:
@@ -165,11 +253,11 @@ def _resized(
     return values, tuple(dict.fromkeys(lines))
 
 
-_KNOW_PLACES = (layers.AddPositionEmbs, layers.RelativePositions, layers.RelativeBias)
+_WITH_POSITIONS = (layers.AddPositionEmbs, layers.RelativePositions, layers.RelativeBias)
 
 
 def _by_place(layer: keras.layers.Layer) -> dict[str, Variable]:
-    """`{path inside the layer: weight}`. Their order differs: Keras quantises to float8 by adding weights behind the
+    """`{path inside the layer: weight}`. Their order differs: Keras quantises to float8 by adding weights after the
     kernel, and builds a float8 layer with them before it."""
     places: dict[str, Variable] = {}
     for weight in layer.weights:

@@ -1,12 +1,30 @@
-"""Which weights learn: all, the last blocks, or the head alone (a linear probe)."""
+"""Which weights learn: all, the last blocks, the head alone (a linear probe), or low-rank factors.
+
+LoRA (arXiv:2106.09685): a kernel W becomes W + alpha / rank * A B. It rests on `keras.layers.Dense.enable_lora`.
+"""
+
+from collections.abc import Sequence
 
 import keras
+import numpy as np
+from keras import ops
 
-from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.annotations import Variable
+from keras_vit.checks import check_choice, check_number, check_positive_int
+from keras_vit.config.parts import GROUPS
 from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.model.copies import clone_graph, initialize_variables, uninitialized_variables
 from keras_vit.model.image_model import ImageModel, check_image_model
-from keras_vit.model.layer_lookup import bias_layers, encoder_blocks, head_layers, lora_layers, rotary_layers
-from keras_vit.model.vision_transformer import check_vision_transformer
+from keras_vit.model.layer_access import (
+    bias_layers,
+    dense_parts,
+    encoder_blocks,
+    head_layers,
+    lora_layers,
+    rotary_layers,
+    set_layer_depths,
+)
+from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 TRAINABLE = ("all", "head", "last_blocks")
 
@@ -27,11 +45,11 @@ def freeze(model: ImageModel, trainable: str = "head", blocks: int | None = None
         model: a `VisionTransformer` or `ResNet`, changed in place. If it was compiled, it must be compiled again:
             Keras' fit says so, because the optimizer knows the weights of before.
         trainable: `"all"`; `"head"`, a linear probe; or `"last_blocks"`: the last `blocks` blocks and all that
-            comes behind them, of a Vision Transformer.
+            comes after them, of a Vision Transformer.
         blocks: k, in [1, L], with `"last_blocks"` only.
 
     Raises:
-        TypeError: if `model` is neither, or a ResNet where blocks are asked for.
+        TypeError: if `model` is neither, or a ResNet with `"last_blocks"`.
         ValueError: if the model has no head to train, too few blocks, or LoRA, which freezes by itself.
     """
     check_image_model(model)
@@ -39,7 +57,7 @@ def freeze(model: ImageModel, trainable: str = "head", blocks: int | None = None
     last = _checked_blocks(model, trainable, blocks)
     if lora_layers(model):
         raise ValueError(
-            "LoRA has frozen the kernels that it stands beside, and freezing again would let them learn.\n"
+            "LoRA has frozen the kernels that its factors are added to, and freezing again would let them learn.\n"
             f"Received: {model.name!r}, which has LoRA. Pass what `merge_lora(model)` gives."
         )
     learning = _learning_layers(model, trainable, last)
@@ -57,8 +75,9 @@ def _learning_layers(model: ImageModel, trainable: str, last: int) -> list[keras
     first = next(
         index for index, layer in enumerate(model.layers) if layer is encoder_blocks(model)[-last]
     )  # Keras lists layers in the order of the graph, and what a block alone reads before it
-    beside = (found for found in (rotary_layers(model), bias_layers(model)) if len(found) == len(encoder_blocks(model)))
-    return [*model.layers[first:], *(layer for found in beside for layer in found[-last:])]
+    tables = (rotary_layers(model), bias_layers(model))
+    of_blocks = (found for found in tables if len(found) == len(encoder_blocks(model)))
+    return [*model.layers[first:], *(layer for found in of_blocks for layer in found[-last:])]
 
 
 def _checked_blocks(model: ImageModel, trainable: str, blocks: int | None) -> int:
@@ -99,3 +118,143 @@ def forget_compilation(model: ImageModel) -> None:
     """
     model.compiled = False
     model.train_function = model.test_function = model.predict_function = None
+
+
+TARGETS = GROUPS
+
+
+def add_lora(
+    model: VisionTransformer, rank: int, alpha: float | None = None, targets: str | Sequence[str] = TARGETS
+) -> None:
+    """Adds LoRA: low-rank factors in the dense layers of every block. These and the head learn; all else is frozen.
+
+    B starts at zero, so the outputs are what they were. Saving as `.keras` merges. The reloaded model gives the same
+    numbers and has no LoRA, so all of it learns if it is trained on. Keras' `load_weights` into a model
+    with LoRA sets A and B to zero, from where no gradient leads away: load first, add LoRA after.
+
+    Example:
+        >>> tuned = keras_vit.with_input_shape(model, model.input_shape[1:])  # a copy
+        >>> keras_vit.add_lora(tuned, rank=4)
+        >>> learn = [keras.ops.convert_to_numpy(w).size for w in tuned.trainable_weights]
+        >>> sum(learn), model.count_params()
+        (28227, 1039875)
+
+    Args:
+        model: a `VisionTransformer`, changed in place. If it was compiled, it must be compiled again.
+        rank: r, columns of A and rows of B, at least 1 and at most the smaller side of each kernel.
+        alpha: the factors' weight is `alpha / rank`; `rank` by default, so 1.
+        targets: which layers: `"attention"` (query, key, value, out) and `"mlp"` (both dense layers), of the
+            blocks and of attention pooling. Parameters: 2rD for each kernel of attention, r(D + M) of an MLP.
+
+    Raises:
+        TypeError: for a value of the wrong type, or if `model` is no `VisionTransformer`.
+        ValueError: if `rank` or `alpha` is out of range, or the model is quantised or has LoRA already.
+
+    Source: arXiv:2106.09685, section 4.1.
+    """
+    check_vision_transformer(model)
+    targets = (targets,) if isinstance(targets, str) else tuple(targets)
+    dense_layers = _find_dense_layers(model, targets)
+    rank = _check_factors(rank, alpha, dense_layers)
+    _check_model(model, dense_layers)
+    set_trainable(model, True)  # a frozen block would hide the factors in it
+    for weight in model.weights:
+        weight.trainable = False
+    for head in head_layers(model):
+        set_trainable(head, True)
+    for dense in dense_layers:
+        dense.enable_lora(rank, lora_alpha=alpha)
+    set_layer_depths(model)
+    forget_compilation(model)
+
+
+def merge_lora(model: VisionTransformer) -> VisionTransformer:
+    """Copies a model without LoRA: the product of the factors, A B, is added to the kernels.
+
+    Example:
+        >>> tuned = keras_vit.with_input_shape(model, model.input_shape[1:])  # a copy
+        >>> keras_vit.add_lora(tuned, rank=4)
+        >>> merged = keras_vit.merge_lora(tuned)
+        >>> tuned.count_params(), merged.count_params()
+        (1067523, 1039875)
+
+    Args:
+        model: a `VisionTransformer` with LoRA; it is not changed.
+
+    Returns:
+        A new `VisionTransformer` with the same config, preprocessing and outputs, all its weights trainable, not
+        compiled. `save_checkpoint` and `with_input_shape` take it.
+
+    Raises:
+        TypeError: if `model` is no `VisionTransformer`.
+        ValueError: if the model has no LoRA.
+
+    Source: arXiv:2106.09685, section 4.1 ("No Additional Inference Latency").
+    """
+    check_vision_transformer(model)
+    if not lora_layers(model):
+        raise ValueError(f"`model` must have LoRA.\nReceived: {model.name!r}. Call `add_lora(model, rank)` first.")
+    values = _merged_values(model)
+    with uninitialized_variables():
+        copy = clone_graph(model, model.input_shape[1:])
+    copy.load_report = model.load_report
+    variables = dict(enumerate(copy.weights))
+    initialize_variables(variables, dict(zip(variables, values, strict=True)))
+    return copy
+
+
+def _merged_values(model: VisionTransformer) -> list[np.ndarray]:
+    """The value of each weight that is left when LoRA is gone, in the order of `model.weights`."""
+    deltas = {id(_weight_named(dense, "kernel")): _delta(dense) for dense in lora_layers(model)}
+    return [
+        ops.convert_to_numpy(weight) + deltas.get(id(weight), 0)
+        for weight in model.weights
+        if weight.name not in ("lora_kernel_a", "lora_kernel_b")
+    ]
+
+
+def _delta(dense: keras.layers.Dense) -> np.ndarray:
+    a, b = (ops.convert_to_numpy(_weight_named(dense, f"lora_kernel_{factor}")) for factor in "ab")
+    return dense.lora_alpha / dense.lora_rank * np.matmul(a, b, dtype="float32")
+
+
+def _weight_named(dense: keras.layers.Dense, name: str) -> Variable:
+    return next(weight for weight in dense.weights if weight.name == name)
+
+
+def _find_dense_layers(model: VisionTransformer, targets: Sequence[str]) -> list[keras.layers.Dense]:
+    if not targets:
+        raise ValueError(f"`targets` must name at least one of {TARGETS}.\nReceived: targets={targets}.")
+    for target in targets:
+        check_choice("targets", target, TARGETS)
+    return [found.dense for found in dense_parts(model) if found.part.group in targets]
+
+
+def _check_factors(rank: int, alpha: float | None, dense_layers: Sequence[keras.layers.Dense]) -> int:
+    rank = check_positive_int("rank", rank)
+    most = min(min(dense.kernel.shape) for dense in dense_layers)
+    if rank > most:
+        raise ValueError(
+            "`rank` must be at most the smaller side of each kernel; beyond it, A B could be any matrix and LoRA would "
+            f"save nothing.\nReceived: rank={rank}, smallest side {most}."
+        )
+    if alpha is not None:
+        check_number("alpha", alpha)
+        if not 0 < alpha < float("inf"):
+            raise ValueError(
+                f"`alpha` must be positive: the factors' weight is alpha / rank.\nReceived: alpha={alpha}."
+            )
+    return rank
+
+
+def _check_model(model: VisionTransformer, dense_layers: Sequence[keras.layers.Dense]) -> None:
+    if lora_layers(model):
+        raise ValueError(
+            f"`model` must not have LoRA already.\nReceived: {model.name!r}. Pass what `merge_lora(model)` gives."
+        )
+    quantized = next((dense for dense in dense_layers if dense.quantization_mode), None)
+    if quantized is not None:
+        raise ValueError(
+            "LoRA is added to kernels in full precision; merged into integers it would be rounded away.\n"
+            f"Received: {quantized.path} in {quantized.quantization_mode}. Add LoRA, merge, and quantise then."
+        )

@@ -4,7 +4,9 @@
 """
 
 import dataclasses
+import functools
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
@@ -16,29 +18,38 @@ from keras_vit.checks import check_choice, check_process
 from keras_vit.config.heads import DEFAULT_HEAD, WITH_HEAD, OutputSpec
 from keras_vit.images.preprocessing import Preprocessing, is_uint8, scale_uint8
 from keras_vit.keras_private import is_written_to_hdf5
-from keras_vit.layers.sublayers import Unfreezable, freeze_inside
-from keras_vit.model import batch_padding
-from keras_vit.model.accumulation import check_accumulation
-from keras_vit.model.accumulation import train_step as accumulated_train_step
-from keras_vit.model.byte_batches import scaling_first
-from keras_vit.model.forked_models import guard_forks
+from keras_vit.layers.sublayers import Unfreezable, flatten_layers, freeze_inside
 from keras_vit.model.input_checks import (
+    as_uint8,
+    assert_static_size,
     check_called,
+    check_eager_call,
+    check_even_batches,
+    check_first_batch,
     check_floats,
+    check_in_graph,
     check_shape,
-    in_bytes,
-    look_at_call,
-    looked_at,
-    needing_images,
-    of_known_size,
-    seen_around,
-    sharing_batches,
+    require_batches,
 )
-from keras_vit.model.layer_lookup import head_layers, mark_depths, own_operations, stem
+from keras_vit.model.layer_access import first_layer, head_layers, set_layer_depths, user_operations
 from keras_vit.model.outputs import LogitsError, check_reads_outputs, spec_of_layers
-from keras_vit.model.replicated_model import ReplicatedModel
-from keras_vit.model.slow_calls import warn_of_integers
-from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
+from keras_vit.model.replicated_model import (
+    ReplicatedModel,
+    check_distribution_backend,
+    check_scope,
+    num_replicas,
+    warn_custom_train_step,
+)
+from keras_vit.model.training_step import (
+    accumulated_train_step,
+    check_accumulation,
+    has_padding_weights,
+    is_dataset,
+    num_batch_shards,
+    pad_dataset,
+    padded_test_step,
+    predict_padded,
+)
 from keras_vit.renamed import by_old_name, current_arguments, warn_renamed
 
 
@@ -92,8 +103,8 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         self.head_kind = head_kind
         for layer in self.layers:
             freeze_inside(layer)  # of a user's own too
-        mark_depths(self)
-        self.has_seen_images = self.has_told_of_images = False  # of which wrong scales are warned
+        set_layer_depths(self)
+        self.has_checked_images = self.has_warned_of_images = False  # warnings of wrong scales
         self.has_computed = False
         self.accumulation_steps = 1
         self.data_start_step: int | None = None
@@ -101,7 +112,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
     @property
     def image_shape(self) -> tuple:
         """`(H, W, C)` of the images that the model's first layer gets; H and W may be `None`."""
-        return tuple(stem(self).input.shape[1:])
+        return tuple(first_layer(self).input.shape[1:])
 
     @property
     def output_spec(self) -> OutputSpec:
@@ -115,14 +126,14 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         return heads[0].units if heads else 0
 
     @property
-    def takes_bytes(self) -> bool:
+    def accepts_uint8(self) -> bool:
         """Whether uint8 images, which are pixels of the model's size, are scaled by `preprocessing` inside of it.
 
         Not where layers of the user's own compute something, which may scale as well.
         """
         record = self.preprocessing
         channels = self.input_shape[-1] if self.takes_images and len(self.inputs) == 1 else None
-        return record is not None and channels == len(record.mean) and not own_operations(self)
+        return record is not None and channels == len(record.mean) and not user_operations(self)
 
     def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
         """Keras' `compile`, and how many parts a batch is cut into, to be computed one after the other.
@@ -144,54 +155,54 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         self.accumulation_steps = accumulation_steps
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `fit`, which looks at the first images, and fills up batches that devices cannot share."""
+        """Keras' `fit`, which checks the first images, and pads batches that devices cannot share evenly."""
         check_process()
-        check_engine()
+        check_distribution_backend()
         check_scope(self)
-        self.data_start_step = getattr(x, "start_step", None)  # which `Checkpoints` looks at
-        x = in_bytes(self, x)
+        self.data_start_step = getattr(x, "start_step", None)  # read by `Checkpoints`
+        x = as_uint8(self, x)
         given = inspect.signature(keras.Model.fit).bind_partial(None, None, *args, **kwargs).arguments
         size, validation = given.get("batch_size"), given.get("validation_data")
         whole = x if not kwargs.get("validation_split") else None
         held_out = validation[0] if isinstance(validation, (tuple, list)) else None
-        if batch_padding.is_dataset(validation) and "validation_data" in kwargs:
-            kwargs["validation_data"] = batch_padding.shared(in_bytes(self, validation))
+        if is_dataset(validation) and "validation_data" in kwargs:
+            kwargs["validation_data"] = pad_dataset(as_uint8(self, validation))
         if hasattr(held_out, "shape"):
-            looked_at(self, held_out)
-        with sharing_batches((whole, size), (held_out, given.get("validation_batch_size") or size)):
+            check_first_batch(self, held_out)
+        with check_even_batches((whole, size), (held_out, given.get("validation_batch_size") or size)):
             # A data set of `load_dataset` has full batches for training already.
-            x = x if hasattr(x, "preprocessing") else batch_padding.shared(x)
-            return super().fit(looked_at(self, x), *args, **kwargs)
+            x = x if hasattr(x, "preprocessing") else pad_dataset(x)
+            return super().fit(check_first_batch(self, x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `evaluate`, which looks at shape and scale of the first images, and fills up batches as `fit` does."""
+        """Keras' `evaluate`, which checks shape and scale of the first images, and pads batches as `fit` does."""
         check_process()
-        with sharing_batches((x, _batch_size(keras.Model.evaluate, args, kwargs))):
-            x = batch_padding.shared(in_bytes(self, x))
-            return super().evaluate(looked_at(self, x), *args, **kwargs)
+        with check_even_batches((x, _batch_size(keras.Model.evaluate, args, kwargs))):
+            x = pad_dataset(as_uint8(self, x))
+            return super().evaluate(check_first_batch(self, x), *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `predict`, which looks at shape and scale of the first images, and fills up batches as `fit` does."""
+        """Keras' `predict`, which checks shape and scale of the first images, and pads batches as `fit` does."""
         check_process()
         if x is None:
             raise TypeError("`x` must be images, or a data set of them.\nReceived: x=None.")
-        x = in_bytes(self, x)
-        with needing_images(), sharing_batches((x, _batch_size(keras.Model.predict, args, kwargs))):
-            if batch_padding.is_dataset(x) and batch_padding.spread_over() > 1:
+        x = as_uint8(self, x)
+        with require_batches(), check_even_batches((x, _batch_size(keras.Model.predict, args, kwargs))):
+            if is_dataset(x) and num_batch_shards() > 1:
                 predict = super().predict
-                return batch_padding.predicted(lambda batches: predict(batches, *args, **kwargs), looked_at(self, x))
-            return super().predict(looked_at(self, x), *args, **kwargs)
+                return predict_padded(lambda batches: predict(batches, *args, **kwargs), check_first_batch(self, x))
+            return super().predict(check_first_batch(self, x), *args, **kwargs)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Keras' `predict_on_batch`, which looks at the images as `predict` does, at their values for once."""
+        """Keras' `predict_on_batch`, which checks the images as `predict` does; their values once."""
         check_process()
         if len(self.inputs) == 1 and hasattr(x, "shape"):
             check_shape(self, tuple(x.shape))
-            look_at_call(self, x)
+            check_eager_call(self, x)
         return super().predict_on_batch(x)
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Keras' `quantize`, after which the first call on a CPU tells what is faster: `accelerate`, or `export`."""
+        """Keras' `quantize`. The first call on a CPU then warns that `accelerate` or `export` is faster."""
         super().quantize(*args, **kwargs)
         self.has_computed = False
 
@@ -216,30 +227,30 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         check_process()
         if self.train_function is None or force:
             super().make_train_function(force)
-            self.train_function = scaling_first(self, self.train_function)
+            self.train_function = scale_before_step(self, self.train_function)
         return self.train_function
 
     def make_test_function(self, force: bool = False) -> Any:
         check_process()
         if self.test_function is None or force:
             super().make_test_function(force)
-            self.test_function = scaling_first(self, self.test_function)
+            self.test_function = scale_before_step(self, self.test_function)
         return self.test_function
 
     def make_predict_function(self, force: bool = False) -> Any:
         check_process()
         if self.predict_function is None or force:
             super().make_predict_function(force)
-            self.predict_function = scaling_first(self, self.predict_function)
+            self.predict_function = scale_before_step(self, self.predict_function)
         return self.predict_function
 
     def train_step(self, *args: Any) -> Any:
-        if self.accumulation_steps > 1 or batch_padding.is_marked(args[-1]):
+        if self.accumulation_steps > 1 or has_padding_weights(args[-1]):
             return accumulated_train_step(self, *args)
         return super().train_step(*args)
 
     def test_step(self, *args: Any) -> Any:
-        return batch_padding.test_step(self, *args) if batch_padding.is_marked(args[-1]) else super().test_step(*args)
+        return padded_test_step(self, *args) if has_padding_weights(args[-1]) else super().test_step(*args)
 
     def get_compile_config(self) -> Arguments | None:
         config = super().get_compile_config()
@@ -269,18 +280,18 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
     def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
         check_process()
         pixels = inputs if self.takes_images else inputs["patches"]
-        if is_uint8(pixels) and self.takes_bytes:
+        if is_uint8(pixels) and self.accepts_uint8:
             inputs = scale_uint8(pixels, self.preprocessing)
         else:
             check_floats(pixels)
-            look_at_call(self, pixels)
-            inputs = seen_around(self, inputs) if self.takes_images else inputs
-        warn_of_foreign_step(training)
+            check_eager_call(self, pixels)
+            inputs = check_in_graph(self, inputs) if self.takes_images else inputs
+        warn_custom_train_step(training)
         if not self.has_computed:
-            warn_of_integers(self)
+            warn_int8_on_cpu(self)
             self.has_computed = True
         if len(self.inputs) == 1 and not training:  # in which images of a run may grow
-            inputs = of_known_size(self, inputs)
+            inputs = assert_static_size(self, inputs)
         return super().call(inputs, training=training, mask=mask)
 
     def __getattr__(self, name: str) -> Any:
@@ -290,8 +301,8 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         return by_old_name(self, name)
 
     def get_config(self) -> Arguments:
-        if is_written_to_hdf5():  # by `keras.saving.save_model`, which asks no method of a model before
-            raise _is_no_hdf5("a name that ends in .h5 or .hdf5, of which Keras has emptied the file before it asked")
+        if is_written_to_hdf5():  # by `keras.saving.save_model`, which calls no method of a model before
+            raise _is_no_hdf5("a name that ends in .h5 or .hdf5, whose file Keras has emptied before")
         return {
             **super().get_config(),
             "config": None if self.config is None else self.config.as_dict(),
@@ -318,7 +329,7 @@ def _batch_size(method: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def check_image_model(model: Any) -> None:
-    """Raises unless `model` is one of ours that takes images: a `VisionTransformer` or a `ResNet`."""
+    """Raises unless `model` is a `VisionTransformer` or a `ResNet` that takes images."""
     check_takes_images(model)
     if not isinstance(model, ImageModel):
         raise TypeError(
@@ -336,4 +347,110 @@ def check_takes_images(model: Any) -> None:
         )
 
 
-guard_forks(ImageModel)
+def scale_before_step(model: Any, step: Any) -> Any:
+    """Keras' step function on JAX, which gets batches of uint8 pixels as floats.
+
+    Pixels are scaled on the device before the compiled step. Inside of it XLA would fuse the scaling with the patches
+    and sum in another order. So a run that began with floats goes on to the same last bit, and nothing is compiled
+    twice.
+
+    Args:
+        model: an `ImageModel`.
+        step: the train, test or predict function that Keras has made for it.
+    """
+    if keras.backend.backend() != "jax":
+        return step
+
+    def scaled(batch: Any) -> Any:
+        if not (isinstance(batch, tuple) and is_uint8(batch[0]) and model.accepts_uint8):
+            return batch
+        images, *others = batch
+        return _scaler(model.preprocessing, getattr(images, "sharding", None))(images), *others
+
+    return lambda state, iterator: step(state, map(scaled, iterator))
+
+
+@functools.lru_cache(8)
+def _scaler(record: Preprocessing, sharding: Any) -> Callable[[Tensor], Tensor]:
+    """`scale_uint8` compiled for images that lie on devices as `sharding` says, where the floats stay."""
+    import jax
+
+    return jax.jit(lambda pixels: scale_uint8(pixels, record), out_shardings=sharding)
+
+
+METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
+
+def refuse_forked_use(kind: type[keras.Model]) -> None:
+    """Makes `METHODS` of a `keras.Model` with a model of this kind inside raise in a forked process.
+
+    Keras would wait for ever there. It calls no layer once its steps were traced, so its public methods check the
+    process, in forked processes alone. Elsewhere Keras stays as it is.
+    """
+    if hasattr(os, "register_at_fork"):  # of systems that have forks
+        os.register_at_fork(after_in_child=functools.partial(_guard, kind))
+
+
+def _guard(kind: type[keras.Model]) -> None:
+    for name in METHODS:
+        method = getattr(keras.Model, name)
+        if not hasattr(method, "checks_process"):  # of a fork of a fork
+            setattr(keras.Model, name, _checking_process(method, kind))
+
+
+def _checking_process(method: Callable, kind: type[keras.Model]) -> Callable:
+    @functools.wraps(method)
+    def checked(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(layer, kind) for layer in flatten_layers(self)):
+            check_process()
+        return method(self, *args, **kwargs)
+
+    checked.checks_process = True  # type: ignore[attr-defined]
+    return checked
+
+
+_LARGE_MODEL = 1_000_000  # parameters; a smaller model takes little time in any way
+_warned: set[str] = set()  # once in a process
+
+
+def has_accelerator() -> bool:
+    """Whether something faster than the processor computes."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return bool(tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("TPU"))
+    if backend == "jax":
+        import jax
+
+        return jax.default_backend() != "cpu"
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.is_available()
+    return False
+
+
+def warn_int8_on_cpu(model: keras.Model) -> None:
+    """Warns once in a process that a model after Keras' `quantize` is slow on a CPU, and says what is fast.
+
+    Keras multiplies integers without the processor's instructions for them. On a core with AMX, B/16 took 22 to 33
+    times as long as in int8 of OpenVINO.
+
+    Warns:
+        UserWarning: of such a model of a million parameters or more.
+    """
+    if "int8" in _warned or model.count_params() < _LARGE_MODEL or has_accelerator():
+        return
+    if all(layer.quantization_mode != "int8" for layer in flatten_layers(model)):
+        return
+    _warned.add("int8")
+    warnings.warn(
+        f"{model.name!r} was quantised by Keras, which takes 8 to 33 times as long on a CPU as int8 of an engine. "
+        'Of the model before `quantize`, `keras_vit.accelerate(model, "openvino", "int8")` opens one here, and '
+        '`keras_vit.export(..., precision="int8")` writes a file.',
+        stacklevel=4,
+    )
+
+
+refuse_forked_use(ImageModel)

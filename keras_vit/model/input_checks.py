@@ -1,7 +1,6 @@
-"""What is looked at before images are computed with: their shape and scale, whether devices can share the batches, and
-weights can learn.
+"""Checks before a model computes: shape and scale of images, batches that devices share, weights that learn.
 
-The look is at the first batch only and outside of the graph, so it costs nothing in training.
+Only the first batch is checked, outside of the graph, so it costs nothing in training.
 """
 
 import contextlib
@@ -17,13 +16,13 @@ import numpy as np
 from keras_vit import keras_private
 from keras_vit.config.variants import check_tiled
 from keras_vit.images.preprocessing import Preprocessing, is_uint8
-from keras_vit.model.batch_padding import is_dataset, spread_over
-from keras_vit.model.layer_lookup import own_operations
+from keras_vit.model.layer_access import user_operations
+from keras_vit.model.training_step import is_dataset, num_batch_shards
 
 _FAR = 8  # times the largest value that a pixel can have once it was scaled; 255 is 97 times that of ImageNet's mean
 _BEYOND = 0.25  # of the range, which interpolation and augmentation stay within; ImageNet's leave [-1, 1] by more
 _NEAR = 0.02  # how near photos come to black and white; 5 grey levels of pixels in [-1, 1] are 0.04
-_FEWEST = 64  # values from which a scale can be told
+_FEWEST = 64  # values that a scale can be inferred from
 _PIXELS = "not scaled"  # which no preprocessing gives
 _IMAGES = 32  # of an array
 _DEFAULT_BATCH = 32  # of Keras
@@ -40,27 +39,27 @@ def check_weights_learn(model: keras.Model) -> None:
     if rounded:
         first = rounded[0]
         raise ValueError(
-            f"weights in {first.dtype} do not learn, since steps that are small beside a weight are rounded away.\n"
+            f"weights in {first.dtype} do not learn, since steps that are far smaller than a weight are rounded away.\n"
             f"Received: {model.name!r} with {len(rounded)} such weights, as {first.path}. Build it under "
             f'the dtype policy "mixed_{first.dtype}", which computes in {first.dtype} and keeps weights in float32.'
         )
 
 
-def in_bytes(model: Any, x: Any) -> Any:
+def as_uint8(model: Any, x: Any) -> Any:
     """`x` of `fit`, `evaluate` or `predict`, as bytes where it is of `load_dataset` and the model scales it alike."""
-    if not (hasattr(x, "in_bytes") and getattr(model, "takes_bytes", False)):
+    if not (hasattr(x, "as_uint8") and getattr(model, "accepts_uint8", False)):
         return x
-    asked, known = x.preprocessing, model.preprocessing
-    return x.in_bytes() if (asked.mean, asked.std) == (known.mean, known.std) else x
+    given, own = x.preprocessing, model.preprocessing
+    return x.as_uint8() if (given.mean, given.std) == (own.mean, own.std) else x
 
 
-def looked_at(model: Any, x: Any) -> Any:
-    """`x` of `fit`, unchanged in what it gives; warns of images that are not as the weights expect them.
+def check_first_batch(model: Any, x: Any) -> Any:
+    """`x` of `fit` with the same batches; warns of images that are not as the weights expect them.
 
     Args:
-        model: one of ours, or an engine of it.
-        x: an array or tensor, a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator; of others, and of
-            datasets of `load_dataset`, nothing is looked at.
+        model: an `ImageModel`, or an engine of one.
+        x: an array or tensor, a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator; others, and
+            datasets of `load_dataset`, are not checked.
 
     Raises:
         TypeError: for integers but uint8, which are pixels that the model scales.
@@ -72,25 +71,25 @@ def looked_at(model: Any, x: Any) -> Any:
     if hasattr(x, "preprocessing") or len(getattr(model, "inputs", (None,))) != 1:
         return x
     if isinstance(x, keras.utils.PyDataset):
-        _look(model, _images_of(x[0]))
+        _check_array(model, _images_of(x[0]))
     elif inspect.isgenerator(x):
         first = next(x, None)
-        _look(model, _images_of(first))
+        _check_array(model, _images_of(first))
         return (batch for batch in itertools.chain([] if first is None else [first], x))
     elif is_dataset(x):
-        return _watched(model, x)
+        return _check_as_it_passes(model, x)
     elif isinstance(x, list) and len(x) > 1 and isinstance(model, keras.Model) and hasattr(x[0], "shape"):
-        raise _of_list(x)
+        raise _list_error(x)
     else:
-        _look(model, x)
+        _check_array(model, x)
     return x
 
 
-def _without_images() -> ValueError:
+def _no_images_error() -> ValueError:
     return ValueError("`x` must hold at least one image.\nReceived: no batches.")
 
 
-def _of_list(images: list) -> ValueError:
+def _list_error(images: list) -> ValueError:
     return ValueError(
         "images of one call must be one array.\n"
         f"Received: a list of {len(images)}, the first of shape {tuple(images[0].shape)}. Pass `numpy.stack(images)`."
@@ -101,20 +100,20 @@ def _images_of(batch: Any) -> Any:
     return batch[0] if isinstance(batch, (tuple, list)) and batch else batch
 
 
-def _watched(model: Any, dataset: Any) -> Any:
+def _check_as_it_passes(model: Any, dataset: Any) -> Any:
     """The same `tf.data.Dataset`, of which the first batch is checked as it passes; reading it before would change the
     order."""
     import tensorflow as tf
 
     if int(dataset.cardinality()) == 0:
-        raise _without_images()  # Keras would train on nothing, and evaluate to nothing
+        raise _no_images_error()  # Keras would train on nothing, and evaluate to nothing
     spec = _images_of(dataset.element_spec)
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
         check_shape(model, tuple(spec.shape))
-    model.has_seen_images = True
+    model.has_checked_images = True
 
     def look(images: np.ndarray) -> np.bool_:
-        warn_of_pixels(model, images)
+        warn_pixel_range(model, images)
         return np.True_
 
     def pass_on(number: Any, batch: Any) -> Any:
@@ -128,14 +127,15 @@ def _watched(model: Any, dataset: Any) -> Any:
     return dataset.enumerate().map(pass_on)
 
 
-def look_at_call(model: Any, images: Any) -> None:
+def check_eager_call(model: Any, images: Any) -> None:
     """Warns of images that a model is called with, where they have values and not only a place in a graph.
 
-    The first ones are looked at as those of `fit` are. Later ones are looked at on a CPU, for what no photo can be, and
-    until that was told: 0.2 ms of an image of B/16, which takes 185. Elsewhere a device would be waited for.
+    The first images are checked as those of `fit` are. Later ones are checked on a CPU only, for values that no photo
+    has, until one warning was given. It takes 0.2 ms of the 185 ms of an image of B/16; elsewhere it would wait for the
+    device.
     """
-    first = not model.has_seen_images
-    if model.has_told_of_images or not hasattr(images, "shape") or not (first or _is_on_cpu(images)):
+    first = not model.has_checked_images
+    if model.has_warned_of_images or not hasattr(images, "shape") or not (first or _is_on_cpu(images)):
         return
     if is_uint8(images) or hasattr(images, "graph"):  # bytes have no wrong scale, TensorFlow's graph no values
         return
@@ -144,12 +144,12 @@ def look_at_call(model: Any, images: Any) -> None:
         values = np.asarray(keras.ops.convert_to_numpy(few))
     except Exception:  # a tensor of a graph, for which each backend has an error of its own
         return
-    model.has_seen_images = True
-    warn_of_pixels(model, values, is_first=first)
+    model.has_checked_images = True
+    warn_pixel_range(model, values, is_first=first)
 
 
-def seen_around(model: Any, images: Any) -> Any:
-    """`images` of a graph, which are looked at in each batch of the `fit`, `evaluate` or `predict` of a model around.
+def check_in_graph(model: Any, images: Any) -> Any:
+    """`images` of a graph, checked in each batch of `fit`, `evaluate` or `predict` of an outer model.
 
     On TensorFlow's CPU alone, and never in an export, whose graph no Python function may stand in.
     """
@@ -161,7 +161,7 @@ def seen_around(model: Any, images: Any) -> Any:
         return images
 
     def look(values: np.ndarray) -> np.bool_:
-        look_at_call(model, values)
+        check_eager_call(model, values)
         return np.True_
 
     with tf.control_dependencies([tf.numpy_function(look, [images[:_IMAGES]], tf.bool)]):
@@ -189,13 +189,13 @@ def check_called(model: Any, images: Any) -> None:
             )
         check_shape(model, tuple(images.shape), tuple(specs[0].shape))
     elif len(specs) == 1 and isinstance(images, list) and len(images) > 1 and hasattr(images[0], "shape"):
-        raise _of_list(images)
+        raise _list_error(images)
 
 
-def of_known_size(model: Any, images: Any) -> Any:
+def assert_static_size(model: Any, images: Any) -> Any:
     """Images that fail in a running graph of TensorFlow if they are not of the model's size.
 
-    Keras traces `predict` of a model around ours anew for sizes that it leaves open. Positions would be resized then.
+    Keras traces `predict` of an outer model anew for sizes that it leaves open. Positions would be resized then.
     """
     wanted, shape = tuple(model.input_shape), tuple(getattr(images, "shape", ()))
     opened = [axis for axis in range(1, len(shape)) if shape[axis] is None is not wanted[axis]]
@@ -210,20 +210,20 @@ def of_known_size(model: Any, images: Any) -> Any:
         return tf.identity(images)
 
 
-def _look(model: Any, images: Any) -> None:
+def _check_array(model: Any, images: Any) -> None:
     if getattr(images, "shape", None) is None or not hasattr(images, "dtype"):
         return
     check_values(model, images)
     check_shape(model, tuple(images.shape))
     if is_uint8(images):
         return
-    model.has_seen_images = True
-    warn_of_pixels(model, images[:_IMAGES])
+    model.has_checked_images = True
+    warn_pixel_range(model, images[:_IMAGES])
 
 
 def check_values(model: Any, images: Any) -> None:
     """Raises unless images are floats, or uint8, which are pixels, and the model knows how to scale them."""
-    if not (is_uint8(images) and getattr(model, "takes_bytes", False)):
+    if not (is_uint8(images) and getattr(model, "accepts_uint8", False)):
         check_floats(images)
 
 
@@ -241,7 +241,7 @@ def check_shape(model: Any, shape: Sequence[int | None], wanted: Sequence[int | 
     """Raises unless `shape` is that of at least one image as a model with one input takes them.
 
     Args:
-        model: one of ours, a model around one, or an engine.
+        model: an `ImageModel`, a model around one, or an engine.
         shape: `(B, H, W, C)`; what is `None` is not known yet.
         wanted: the shape that it takes now; by default the one that it was made for.
 
@@ -256,7 +256,7 @@ def check_shape(model: Any, shape: Sequence[int | None], wanted: Sequence[int | 
             f"Received: shape {tuple(shape)} for {model.name!r}, which takes {wanted}. {_way_to(wanted, shape)}"
         )
     config = getattr(model, "config", None)
-    if config is not None and None not in shape[1:] and not own_operations(model):
+    if config is not None and None not in shape[1:] and not user_operations(model):
         check_tiled("images", shape[1:], shape[1:3], config, shape[3:])
 
 
@@ -269,37 +269,36 @@ def _way_to(wanted: Sequence[int | None], shape: Sequence[int | None]) -> str:
     return "`model.preprocessing(images)` gives it."
 
 
-def warn_of_pixels(model: Any, images: Any, stacklevel: int = 4, is_first: bool = True) -> None:
+def warn_pixel_range(model: Any, images: Any, stacklevel: int = 4, is_first: bool = True) -> None:
     """Warns of images whose values are not those that the weights of `model` expect.
 
-    Nothing is said of scale where layers of the user's own come first, and of images of one value or of a few. Of later
-    images only pixels that no `preprocessing` has scaled are told, and NaN: one bright photo may look like any other
-    scale.
+    The scale is not checked where a user's own layers come first, nor of images with one or few values. Later images
+    are checked for unscaled pixels and NaN alone: one bright photo may look like any other scale.
     """
     values = np.asarray(keras.ops.convert_to_numpy(images))
     if not values.size or "float" not in values.dtype.name or (values.size < _FEWEST and np.isfinite(values).all()):
         return
     low, high = (float(found) for found in (values.min(), values.max()))  # NaN if one value is
-    if said := said_of_range(model, low, high, is_first):
-        model.has_told_of_images = True
-        warnings.warn(said, stacklevel=stacklevel)
+    if message := range_warning(model, low, high, is_first):
+        model.has_warned_of_images = True
+        warnings.warn(message, stacklevel=stacklevel)
 
 
-def said_of_range(model: Any, low: float, high: float, is_first: bool = True) -> str | None:
+def range_warning(model: Any, low: float, high: float, is_first: bool = True) -> str | None:
     """What is wrong with images of these lowest and highest values, or `None`.
 
     Args:
-        model: one of ours, or an engine, whose `preprocessing` says what its weights expect.
+        model: an `ImageModel`, or an engine, whose `preprocessing` says what its weights expect.
         low: lowest value of a batch.
         high: highest value of a batch.
-        is_first: whether any scale is told that they may have, or only that of pixels.
+        is_first: whether any wrong scale is reported, or only that of unscaled pixels.
     """
     if not np.isfinite([low, high]).all():
         return (
             "images reach the model with NaN or infinity among them, and so do its answers. Look for a division by 0 "
             "in what prepares them."
         )
-    if own_operations(model):
+    if user_operations(model):
         return None
     record = model.preprocessing or Preprocessing()  # of a clone or a flat graph none is known
     black, white = record.value_range
@@ -328,18 +327,18 @@ def _misscaled(low: float, high: float, black: float, white: float) -> str | Non
 
 
 @contextlib.contextmanager
-def needing_images() -> Iterator[None]:
-    """Raises a `ValueError` where no batch came: Keras' `predict` then asks for a variable that it never set."""
+def require_batches() -> Iterator[None]:
+    """Raises a `ValueError` where no batch came: Keras' `predict` then reads a variable that it never set."""
     try:
         yield
     except UnboundLocalError as error:
         if "batch_outputs" not in str(error):
             raise
-        raise _without_images() from None
+        raise _no_images_error() from None
 
 
 @contextlib.contextmanager
-def sharing_batches(*arrays: tuple[Any, int | None]) -> Iterator[None]:
+def check_even_batches(*arrays: tuple[Any, int | None]) -> Iterator[None]:
     """Raises an error with advice for a batch that JAX's devices cannot share evenly: at once for an array, else as it
     comes.
 
@@ -349,7 +348,7 @@ def sharing_batches(*arrays: tuple[Any, int | None]) -> Iterator[None]:
     Raises:
         ValueError: for such a batch.
     """
-    devices = spread_over()
+    devices = num_batch_shards()
     for x, batch_size in arrays:
         images = (getattr(x, "shape", None) or (0,))[0]
         last = (images or 0) % (batch_size or _DEFAULT_BATCH)

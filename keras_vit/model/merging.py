@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 import keras
 
-from keras_vit.model.copies import copy_weights
-from keras_vit.model.deferred import deferred_variables
+from keras_vit.model.copies import transfer_weights, uninitialized_variables
 from keras_vit.model.graph import Head, build_graph, known_grid
-from keras_vit.model.layer_lookup import UNITS, encoder_blocks, layer_named, own_operations, position_layers
+from keras_vit.model.layer_access import UNITS, encoder_blocks, layer_named, position_layers, user_operations
 from keras_vit.model.outputs import with_units
 from keras_vit.model.precision import is_quantized
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
@@ -50,7 +49,7 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
             "tokens are merged where their number is known.\n"
             f"Received: {model.name!r} with {model.input_shape}. Take with_input_shape(model, (H, W, C)) first."
         )
-    if own := own_operations(model):
+    if own := user_operations(model):
         raise ValueError(
             "tokens are merged in a model without layers of your own, which would be left out.\n"
             f"Received: {model.name!r} with {', '.join(map(repr, own))}. Merge first, and put them on the result."
@@ -62,12 +61,12 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
         )
     positions = position_layers(model)
     resize_method = positions[0].resize_method if positions else "align_corners"
-    with deferred_variables(), _under_policy_of(model):
+    with uninitialized_variables(), _under_policy_of(model):
         images = keras.Input(shape, name=model.inputs[0].name)
         copy = build_graph(images, config, _head(model), None, model.name, model.preprocessing, resize_method)
     if units := layer_named(model, UNITS):
         copy = with_units(copy, units.scale, units.offset)
-    copy.load_report = model.load_report + copy_weights(model, copy, None)
+    copy.load_report = model.load_report + transfer_weights(model, copy, None)
     copy.provenance, copy.head_kind = model.provenance, model.head_kind
     return copy
 

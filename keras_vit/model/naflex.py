@@ -14,7 +14,7 @@ from keras_vit.config.ablations import Rule
 from keras_vit.config.vit import ViTConfig
 from keras_vit.model.graph import record_for
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_lookup import own_operations
+from keras_vit.model.layer_access import user_operations
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 
@@ -100,7 +100,7 @@ def naflex(model: VisionTransformer) -> NaFlexModel:
     """
     check_vision_transformer(model)
     _RULE.check(model.config)
-    if own := own_operations(model):
+    if own := user_operations(model):
         raise ValueError(
             "batches of patches are for a model without layers of your own, which would be left out.\n"
             f"Received: {model.name!r} with {', '.join(map(repr, own))}. Put them on the result."

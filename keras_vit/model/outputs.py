@@ -15,7 +15,7 @@ from keras_vit.annotations import Arguments
 from keras_vit.checks import check_choice
 from keras_vit.config.heads import HEAD_KINDS, UNITS, WITHOUT_HEAD, OutputSpec
 from keras_vit.images.preprocessing import default_names
-from keras_vit.model.layer_lookup import head_layers, layer_named
+from keras_vit.model.layer_access import head_layers, layer_named
 
 STARTS = ("new", "reset", "keep")  # what becomes of a head when training begins
 _PROBABILITIES = ("softmax", "sigmoid")  # activations whose values are probabilities
@@ -48,7 +48,7 @@ def spec_of_layers(model: keras.Model, head_kind: str) -> OutputSpec:
 
 
 def names_of_outputs(model: Any) -> tuple[str, ...]:
-    """Names of the model's K outputs: those that it knows, else ImageNet's if K is theirs, else numbers."""
+    """Names of the model's K outputs: those that it knows, else ImageNet's if K fits, else numbers."""
     count, known = output_spec(model).size, getattr(model, "class_names", None)
     return known if known is not None and len(known) == count else default_names(count)
 
@@ -57,7 +57,7 @@ def check_no_activation(model: keras.Model, role: str = "model") -> None:
     """Raises a `ValueError` if an activation follows the head; `role` is what the message calls the model."""
     if output_spec(model).activation not in ("linear", None):
         raise ValueError(
-            f"the loss is one of logits, so the {role} must not have an activation behind its head.\n"
+            f"the loss is one of logits, so the {role} must not have an activation after its head.\n"
             f"Received: {model.name!r}. Build it without `classifier_activation`."
         )
 
@@ -106,7 +106,7 @@ def with_units(model: Any, scale: Sequence[float], offset: Sequence[float]) -> A
 
 
 def inference_model(model: keras.Model) -> keras.Model:
-    """The layers of `model` as a network from prepared images to a dict of its answers.
+    """The layers of `model` as a network from prepared images to a dict of its outputs.
 
     Args:
         model: a `VisionTransformer`.
@@ -128,7 +128,7 @@ class LogitsError(ValueError):
 def check_reads_outputs(model: keras.Model, loss: Any, metrics: Iterable[Any]) -> None:
     """Raises unless losses and metrics read what the model answers.
 
-    Nothing is said of a model without a head, of one with another activation, and of functions that are not Keras'.
+    Not checked: a model without a head or with another activation, and functions that are not Keras'.
 
     Args:
         model: a `VisionTransformer`.
@@ -142,9 +142,9 @@ def check_reads_outputs(model: keras.Model, loss: Any, metrics: Iterable[Any]) -
     if not spec.classifies or (spec.kind == "scores" and spec.activation not in _PROBABILITIES):
         return
     logits, binary = spec.kind == "logits", spec.size == 1
-    asked = [("loss", each, _reads_logits_loss(each)) for each in keras.tree.flatten(loss)]
-    asked += [("metric", each, _reads_logits_metric(each, binary)) for each in keras.tree.flatten(list(metrics))]
-    for kind, each, reads_logits in asked:
+    found = [("loss", each, _reads_logits_loss(each)) for each in keras.tree.flatten(loss)]
+    found += [("metric", each, _reads_logits_metric(each, binary)) for each in keras.tree.flatten(list(metrics))]
+    for kind, each, reads_logits in found:
         if reads_logits is not None and reads_logits != logits:
             raise LogitsError(_message(model.name, kind, each, spec.activation))
 
@@ -168,7 +168,7 @@ def _message(model: str, kind: str, each: Any, activation: str | None) -> str:
 
 
 def _way_to_logits(kind: str, each: Any) -> str | None:
-    """How a loss or metric of probabilities is told that it gets logits; `None` if it cannot be."""
+    """What makes a loss or metric of probabilities take logits; `None` if nothing does."""
     if isinstance(each, str) and kind == "metric" and each not in _ACCURACY + _CROSSENTROPY:
         each = keras.metrics.get(each)
     if each in _ALWAYS or getattr(each, "__name__", type(each).__name__) in _ALWAYS:
@@ -178,7 +178,7 @@ def _way_to_logits(kind: str, each: Any) -> str | None:
 
 
 def _reads_logits_loss(loss: Any) -> bool | None:
-    """True or False, or `None` if nothing tells or both do."""
+    """True or False, or `None` where it cannot be known."""
     if isinstance(loss, str):
         try:
             loss = keras.losses.get(loss)
@@ -201,7 +201,7 @@ def _reads_logits_function(function: Callable) -> bool | None:
 
 
 def _reads_logits_metric(metric: Any, binary: bool) -> bool | None:
-    """True or False, or `None` if nothing tells or both do. `binary` for a model of one class."""
+    """True or False, or `None` where it cannot be known. `binary` for a model of one class."""
     if isinstance(metric, str):
         if metric in _CROSSENTROPY or (metric in _ACCURACY and binary):
             return False

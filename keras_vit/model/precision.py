@@ -1,4 +1,4 @@
-"""The model in the precision that is asked for: a copy with weights of its own, and the original as it was."""
+"""The model in another precision: a copy with weights of its own, and the original as it was."""
 
 import warnings
 from typing import TypeVar
@@ -7,12 +7,12 @@ import keras
 
 from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.copies import with_dtype
+from keras_vit.model.freezing import merge_lora
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_lookup import lora_layers
-from keras_vit.model.lora import merge_lora
+from keras_vit.model.layer_access import lora_layers
 
 _Model = TypeVar("_Model", bound=ImageModel)
-_rounding: dict[str, tuple] = {}  # switches of products: the "users", and "ours" as last set; empty if never set
+_rounding: dict[str, tuple] = {}  # switches of products: "user" before, and "package" as last set; empty if never set
 
 
 def in_precision(model: _Model, precision: str) -> _Model:
@@ -27,7 +27,7 @@ def in_precision(model: _Model, precision: str) -> _Model:
         A `VisionTransformer` without LoRA; `model` itself where it is so already.
 
     Raises:
-        ValueError: if the model is quantised and another precision is asked for.
+        ValueError: if the model is quantised and another precision is given.
     """
     if lora_layers(model):
         model = merge_lora(model)
@@ -55,17 +55,17 @@ def round_products(precision: str) -> None:
         precision: `"float32"`, or `"tensorfloat32"`, whose factors have 10 bits of mantissa. Any other puts back what
             the user had, if this function has changed it.
     """
-    is_ours = precision in ("float32", "tensorfloat32")
-    if not _rounding and not is_ours:
+    is_set_here = precision in ("float32", "tensorfloat32")
+    if not _rounding and not is_set_here:
         return
     now = _rounding_now()
-    if not _rounding or now != _rounding["ours"]:  # the user has set it since
-        _rounding["users"] = now
-    if is_ours:
+    if not _rounding or now != _rounding["package"]:  # the user has set it since
+        _rounding["user"] = now
+    if is_set_here:
         _set_rounding(_values_of(precision))
-    elif now != _rounding["users"]:
-        _set_rounding(_rounding["users"])
-    _rounding["ours"] = _rounding_now()
+    elif now != _rounding["user"]:
+        _set_rounding(_rounding["user"])
+    _rounding["package"] = _rounding_now()
 
 
 def _values_of(precision: str) -> tuple:

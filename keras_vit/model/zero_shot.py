@@ -11,7 +11,7 @@ import numpy.typing as npt
 from keras_vit.annotations import Tensor
 from keras_vit.checks import ArgumentError, check_number, with_parameters
 from keras_vit.model.graph import Head, classifier, embedding
-from keras_vit.model.layer_lookup import head_layers
+from keras_vit.model.layer_access import head_layers
 from keras_vit.model.outputs import check_no_activation
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
@@ -41,7 +41,7 @@ def zero_shot(
 
     Args:
         model: an image tower of CLIP, SigLIP or their like. Its head, if there is one, is the projection that the file
-            has behind pooling; so build it without `classes`, and with `include_top=False` where the file has none.
+            has after pooling; so build it without `classes`, and with `include_top=False` where the file has none.
         text_embeddings: floats `(K, E)`, one for each class, of any length; or `(K, n, E)` of n texts for each, whose
             mean is taken at length 1.
         class_names: names of the K classes.
@@ -57,7 +57,7 @@ def zero_shot(
     Raises:
         TypeError: for a model of another kind, or one text in place of names.
         ValueError: for a model without one embedding for an image; for embeddings of another size than the model's,
-            that are not finite or zero; for names that are not K different ones; if neither argument nor file tells
+            that are not finite or zero; for names that are not K different ones; if neither argument nor file has
             the scale.
     """
     _check_tower(model)
@@ -84,8 +84,8 @@ def zero_shot(
         class_names=names,
         similarity=(scale, bias),
     )
-    for ours, theirs in zip(heads, [layer for layer in found.layers if layer.name == "projection"], strict=True):
-        theirs.set_weights(ours.get_weights())
+    for old, new in zip(heads, [layer for layer in found.layers if layer.name == "projection"], strict=True):
+        new.set_weights(old.get_weights())
     head.set_weights([(np.exp(scale) * texts).T, np.full(len(texts), bias)])
     return found
 

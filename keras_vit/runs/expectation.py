@@ -13,9 +13,8 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import cores
 from keras_vit.config.flops import flops
 from keras_vit.config.recipes.growth import work_of
-from keras_vit.model.image_model import ImageModel
+from keras_vit.model.image_model import ImageModel, has_accelerator
 from keras_vit.model.resnet import ResNet
-from keras_vit.model.slow_calls import has_accelerator
 from keras_vit.pages.formatting import clock_time, duration, format_facts
 from keras_vit.runs.disk_space import disk_lines
 from keras_vit.runs.options import FLAGS

@@ -291,8 +291,8 @@ def load_growing(
         return whole
 
     whole = joined(parts)
-    if all(hasattr(part, "in_bytes") for part in parts):
-        whole.in_bytes = lambda: joined([part.in_bytes() for part in parts])
+    if all(hasattr(part, "as_uint8") for part in parts):
+        whole.as_uint8 = lambda: joined([part.as_uint8() for part in parts])
     return whole
 
 

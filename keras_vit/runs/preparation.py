@@ -18,12 +18,11 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.data import Source, open_source
 from keras_vit.data.augmentation import Augmentation, find_augmentation
 from keras_vit.data.source import Data
-from keras_vit.model.batch_padding import spread_over
-from keras_vit.model.freezing import freeze
+from keras_vit.model.freezing import add_lora, freeze
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.lora import add_lora
+from keras_vit.model.replicated_model import num_replicas
 from keras_vit.model.resnet import ResNet
-from keras_vit.model.strategies import num_replicas
+from keras_vit.model.training_step import num_batch_shards
 from keras_vit.pages.formatting import format_facts
 from keras_vit.resnet_builders import build_resnet, published_resnet
 from keras_vit.runs.first_lines import data_lines, plan_lines
@@ -93,7 +92,7 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
     recipe = _find_recipe(options, small)
     with devices:
         model, head = _find_model(options, source, small, recipe, told)
-        sharing = max(devices.num_replicas, spread_over())
+        sharing = max(devices.num_replicas, num_batch_shards())
         _choose_weights(model, options)
         training_plan = _make_plan(options, source, model, recipe, sharing, say)
         stages = _find_stages(options, recipe, model, training_plan.epochs)

@@ -106,13 +106,13 @@ def check_reloads(model: Any) -> None:
     """
     import keras
 
-    from keras_vit.model.deferred import deferred_variables, discard
+    from keras_vit.model.copies import release, uninitialized_variables
 
     before = random.getstate()
     try:
-        with deferred_variables():
+        with uninitialized_variables():
             layers = keras.saving.serialize_keras_object(model) | {"compile_config": None}
-            discard(keras.saving.deserialize_keras_object(layers, safe_mode=True).weights)
+            release(keras.saving.deserialize_keras_object(layers, safe_mode=True).weights)
     except Exception as error:  # of Keras, and of the layers of the user's own
         raise ArgumentError(
             "`model` must be one that can be saved as .keras and loaded again, since a run measures what it has "
@@ -131,13 +131,13 @@ def _check_size(config: Any, stored: int) -> None:
     """
     import keras
 
-    from keras_vit.model.deferred import deferred_variables, discard
+    from keras_vit.model.copies import release, uninitialized_variables
 
-    with deferred_variables():
+    with uninitialized_variables():
         layers = json.loads(config) | {"compile_config": None}  # an optimizer's variables have values
         model = keras.saving.deserialize_keras_object(layers, safe_mode=True)
         needed = sum(math.prod(weight.shape) for weight in model.weights)
-        discard(model.weights)
+        release(model.weights)
     if needed > stored:  # a number takes a byte at least
         raise ValueError(f"layers of {needed:,} numbers, and {stored:,} bytes of weights")
 

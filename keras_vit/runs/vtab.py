@@ -25,9 +25,9 @@ from keras_vit.data.tensorflow_datasets import missing_step
 from keras_vit.evaluation import probe
 from keras_vit.evaluation.feature_cache import DEFAULT_CACHE
 from keras_vit.files import expand_path
+from keras_vit.model.freezing import merge_lora
 from keras_vit.model.image_model import ImageModel, check_image_model
-from keras_vit.model.layer_lookup import lora_layers
-from keras_vit.model.lora import merge_lora
+from keras_vit.model.layer_access import lora_layers
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneChanges
 from keras_vit.weights.save import save_checkpoint

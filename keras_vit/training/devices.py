@@ -12,7 +12,7 @@ import keras
 
 from keras_vit.checks import TRAINING_PRECISIONS, ArgumentError, check_choice, check_strategy_name
 from keras_vit.model.precision import round_products
-from keras_vit.model.strategies import check_engine
+from keras_vit.model.replicated_model import check_distribution_backend
 
 _TPU_NAMES = ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")  # variables in which Google's machines name theirs
 _NEEDS_TPU = "`strategy='tpu'` needs a TPU, and TensorFlow built for it."
@@ -51,7 +51,7 @@ class Devices:
         self._entered: list[contextlib.ExitStack] = []
 
     def __enter__(self) -> Self:
-        check_engine()
+        check_distribution_backend()
         with contextlib.ExitStack() as stack:
             stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
             keras.config.set_dtype_policy(_POLICIES.get(self.precision, self.precision))
@@ -98,7 +98,7 @@ def strategy(kind: str = "auto", *, precision: str = "auto") -> Devices:
     """
     check_strategy_name(kind)
     check_choice("precision", precision, TRAINING_PRECISIONS)
-    check_engine()
+    check_distribution_backend()
     if keras.backend.backend() != "tensorflow":
         return _elsewhere(kind, precision)
     kind, why = _found() if kind == "auto" else (kind, "asked for")

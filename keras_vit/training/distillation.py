@@ -11,9 +11,9 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice, check_number
-from keras_vit.model.deferred import is_spread
+from keras_vit.model.copies import is_distributed
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_lookup import head_layers
+from keras_vit.model.layer_access import head_layers
 from keras_vit.model.outputs import check_no_activation, check_reads_outputs, output_spec
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -134,7 +134,7 @@ class Distiller(ReplicatedModel, keras.Model):
         Raises:
             ValueError: for those, for what a strategy cannot compute, and under `keras.distribution`.
         """
-        if is_spread():
+        if is_distributed():
             raise ValueError(
                 "a distiller trains on one device, or on several by a strategy of TensorFlow.\n"
                 f"Received: {type(keras.distribution.distribution()).__name__} of `keras.distribution`."

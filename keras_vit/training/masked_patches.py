@@ -16,13 +16,12 @@ from keras_vit.checks import check_choice
 from keras_vit.images.preprocessing import Preprocessing, unscaled
 from keras_vit.layers import PatchCorruption
 from keras_vit.layers.configurable import at_least_float32, rematerialized
-from keras_vit.model.accumulation import check_accumulation
-from keras_vit.model.accumulation import train_step as accumulated_train_step
-from keras_vit.model.deferred import is_spread
+from keras_vit.model.copies import is_distributed
 from keras_vit.model.image_model import check_floats
-from keras_vit.model.input_checks import looked_at
-from keras_vit.model.layer_lookup import patch_embedding, stem, token_layers
+from keras_vit.model.input_checks import check_first_batch
+from keras_vit.model.layer_access import first_layer, patch_embedding, token_layers
 from keras_vit.model.replicated_model import ReplicatedModel
+from keras_vit.model.training_step import accumulated_train_step, check_accumulation
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 CELLS = {"mean_color": 1, "downsized": 4}  # a side of a patch, each of one colour
@@ -114,7 +113,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
                 f"the target {self.target!r} says what the loss is and what is measured.\n"
                 f"Received: {', '.join(refused)}. Pass an optimizer alone."
             )
-        if is_spread():
+        if is_distributed():
             raise ValueError(
                 "masked patches are predicted on one device, or on several by a strategy of TensorFlow.\n"
                 f"Received: {type(keras.distribution.distribution()).__name__} of `keras.distribution`."
@@ -125,11 +124,11 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Keras' `fit`, on images without labels; it warns of pixels that were not scaled."""
-        return super().fit(looked_at(self.model, x), *args, **kwargs)
+        return super().fit(check_first_batch(self.model, x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Keras' `evaluate`, on images without labels; it warns of pixels that were not scaled."""
-        return super().evaluate(looked_at(self.model, x), *args, **kwargs)
+        return super().evaluate(check_first_batch(self.model, x), *args, **kwargs)
 
     def train_step(self, *args: Any) -> Any:
         return accumulated_train_step(self, *args) if self.accumulation_steps > 1 else super().train_step(*args)
@@ -327,7 +326,7 @@ def _check_model(model: Any) -> None:
             "hidden patches are predicted in their places, and patch dropout leaves patches out.\n"
             f"Received: patch_dropout_rate={model.config.patch_dropout_rate}. Build the model without."
         )
-    if stem(model).input is not model.inputs[0]:
+    if first_layer(model).input is not model.inputs[0]:
         raise ValueError(
             "what is predicted is read off the images, so the model must get them as they are.\n"
             f"Received: {model.name!r}, with layers before its own. Build it without `input_tensor`."

@@ -19,7 +19,7 @@ from keras_vit.kernels import jax_gpu as fused
 from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.layers.tokens import kept_patches
-from keras_vit.model.layer_lookup import dense_parts, encoder_blocks
+from keras_vit.model.layer_access import dense_parts, encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.training.device_memory import available_memory
 

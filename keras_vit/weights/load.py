@@ -19,11 +19,11 @@ from keras_vit.annotations import FilePath, Pair, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.relative_tables import ANY_RESIZE_METHODS
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.model.deferred import discard, float32_copy, initialise
-from keras_vit.model.layer_lookup import (
+from keras_vit.model.copies import float32_copy, initialize_variables, release
+from keras_vit.model.layer_access import (
     bias_layers,
-    computed_fields,
     encoder_blocks,
+    inferred_fields,
     stem_positions,
     weight_paths,
 )
@@ -124,7 +124,7 @@ def fill(
         kept: layers of the user's own, which were there before the model.
         strict: whether to refuse a file for which there would be a line; one on the end that a model without a head
             lacks is none to refuse.
-        deferred: whether the model was made inside `deferred_variables`.
+        deferred: whether the model was made inside `uninitialized_variables`.
         preprocessing: the record that the model's own was made of, if the model's images are prepared by it.
 
     Returns:
@@ -150,11 +150,11 @@ def fill(
             _check_as_it_is(checkpoint, report, variables)
     except BaseException:
         if deferred:
-            discard(variables.values())
+            release(variables.values())
         raise
     zero_head = HEAD_KERNEL in tensors and not np.any(tensors[HEAD_KERNEL])
     if deferred:
-        initialise(wanted, tensors, _taken)
+        initialize_variables(wanted, tensors, _taken)
     else:
         for path, variable in wanted.items():
             variable.assign(_taken(tensors.pop(path)))
@@ -168,7 +168,7 @@ def fill(
 def _check_untold(model: keras.Model, checkpoint: Checkpoint) -> None:
     """Raises unless both have rotary positions, and norms in the same places, since mostly no weight tells of it."""
     for name, usual in UNTOLD.items():
-        ours, theirs = (fields.get(name, usual) for fields in (computed_fields(model), checkpoint.fields))
+        ours, theirs = (fields.get(name, usual) for fields in (inferred_fields(model), checkpoint.fields))
         if ours != theirs:
             raise CheckpointError(
                 f"the model must have the file's `{name}`, since with another its numbers would be others.\n"
@@ -240,7 +240,7 @@ def _computed_otherwise(model: keras.Model, checkpoint: Checkpoint) -> list[str]
     lines, software = [], DIALECTS[checkpoint.dialect].software
     by_itself = {name: value for name, value in checkpoint.fields.items() if name != "pooling"}  # a weight tells that
     said = by_itself | checkpoint.recorded_fields
-    for name, ours in computed_fields(model).items():
+    for name, ours in inferred_fields(model).items():
         theirs = said.get(name, ours)
         if ours == theirs or (name == "layer_norm_epsilon" and is_same_epsilon(ours, theirs)):
             continue

@@ -10,16 +10,16 @@ from keras import ops
 from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import check_choice
 from keras_vit.layers import AddPositionEmbs, BiTRoot
-from keras_vit.model.layer_lookup import (
+from keras_vit.model.layer_access import (
     HEADS,
     UNITS,
-    computed_fields,
     encoder_blocks,
     has_unit_length,
+    inferred_fields,
     layer_named,
-    own_operations,
     position_layers,
     stem_positions,
+    user_operations,
     weight_paths,
 )
 from keras_vit.model.precision import is_quantized
@@ -110,7 +110,7 @@ def save_checkpoint(
         tensors=_Values(variables, positions),
         num_heads=block.num_heads,
         recorded_grid=None if positions is None else positions.grid,
-        recorded_fields=computed_fields(model),
+        recorded_fields=inferred_fields(model),
         preprocessing=getattr(model, "preprocessing", None),
         provenance=getattr(model, "provenance", {}),
     )
@@ -136,7 +136,7 @@ def _check_own_operations(model: keras.Model, variables: Mapping[str, Variable])
     Those with weights of other names are listed where no layout has a place for one.
     """
     have_weights = {path.split("/")[0] for path in variables} - {*HEADS}
-    own = [name for name in own_operations(model) if name not in have_weights]
+    own = [name for name in user_operations(model) if name not in have_weights]
     if own:
         raise CheckpointError(
             "no checkpoint has a place for layers of your own, and without them it would compute something else.\n"

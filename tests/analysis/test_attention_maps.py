@@ -10,7 +10,7 @@ from kinds import KINDS, SHAPE, model_of, numpy_attention, photos
 
 import keras_vit
 from keras_vit.analysis import drop_smallest, mean_attention_distance, rollout
-from keras_vit.model.layer_lookup import encoder_blocks
+from keras_vit.model.layer_access import encoder_blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 

@@ -161,7 +161,7 @@ def test_every_fact_has_a_part_in_the_names(model, tmp_path, monkeypatch):
 
 
 def test_what_no_digest_tells_is_seen_on_a_photo(model, made, monkeypatch):
-    monkeypatch.setattr(cache, "digest_of_model", lambda model: hashlib.sha256(b"the same"))
+    monkeypatch.setattr(cache, "model_fingerprint", lambda model: hashlib.sha256(b"the same"))
     accelerated(model)
     other = with_the_weights_of(model)
     other.layers[-1].bias.assign_add(np.ones(7))
@@ -231,8 +231,8 @@ def test_model_with_layers_of_the_users_own_is_not_kept(model):
     class Mine(type(model.layers[-2])):
         """Whose code may be another one tomorrow."""
 
-    assert not cache.has_own_code(model)
-    assert cache.has_own_code(keras.Sequential([Mine.from_config(model.layers[-2].get_config())]))
+    assert not cache.has_user_code(model)
+    assert cache.has_user_code(keras.Sequential([Mine.from_config(model.layers[-2].get_config())]))
 
 
 def test_photos_that_cannot_be_read_are_told_as_ever(model, folder, tmp_path):

@@ -8,7 +8,7 @@ from scipy.interpolate import RectBivariateSpline
 import keras_vit
 from keras_vit.config.relative_tables import offset_matrix, resize_relative_table
 from keras_vit.layers import RelativeBias
-from keras_vit.model.layer_lookup import bias_layers
+from keras_vit.model.layer_access import bias_layers
 
 SIDE = 4  # of a patch in pixels
 

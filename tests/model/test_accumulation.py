@@ -9,7 +9,7 @@ import pytest
 from conftest import images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
-from keras_vit.model.accumulation import check_accumulation
+from keras_vit.model.training_step import check_accumulation
 from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.schedules import WarmupCosine
 

@@ -14,7 +14,7 @@ from forks import forked
 
 import keras_vit
 from keras_vit import checks
-from keras_vit.model.forked_models import METHODS
+from keras_vit.model.image_model import METHODS
 
 CHINA = Path(sklearn.datasets.__file__).with_name("images") / "china.jpg"
 X, Y = np.zeros((2, 20, 28, 3), "float32"), np.zeros(2, "int32")

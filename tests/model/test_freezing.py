@@ -10,8 +10,7 @@ import pytest
 from conftest import images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
-from keras_vit.model.freezing import freeze
-from keras_vit.model.lora import add_lora, merge_lora
+from keras_vit.model.freezing import add_lora, freeze, merge_lora
 
 X = images(4, 20, 28, 3)
 LABELS = np.arange(4)

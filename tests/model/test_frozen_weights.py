@@ -17,7 +17,7 @@ import json
 import numpy as np
 
 import keras_vit
-from keras_vit.model.layer_lookup import dense_parts
+from keras_vit.model.layer_access import dense_parts
 
 model = keras_vit.build("Ti/16", num_layers=1, classes=10, input_shape=(32, 32, 3))
 rng = np.random.default_rng(0)

@@ -112,7 +112,7 @@ DOORS = {
 def test_every_door_says_how_images_were_scaled_wrongly(door):
     model = make_tiny(num_layers=1)
     for said, wrong in WRONG.items():
-        model.has_seen_images = model.has_told_of_images = False
+        model.has_checked_images = model.has_warned_of_images = False
         x = wrong(FULL).astype("float32")
         if said == "NaN" and "keras_vit" in DOORS[door].__code__.co_names:
             with pytest.raises(ValueError, match=said):
@@ -121,7 +121,7 @@ def test_every_door_says_how_images_were_scaled_wrongly(door):
         with pytest.warns(UserWarning, match=said) as record:
             DOORS[door](model, x)
         assert len([each for each in record if said in str(each.message)]) == 1
-    model.has_seen_images = model.has_told_of_images = False
+    model.has_checked_images = model.has_warned_of_images = False
     for fine in (FULL, 0 * FULL, 0 * FULL + 0.5):
         DOORS[door](model, fine)
 
@@ -142,7 +142,7 @@ def test_training_and_evaluating_a_model_around_one_is_looked_at_and_changed_by_
         assert not recwarn.list
         with pytest.warns(UserWarning, match="not scaled"):
             getattr(model, method)(as_pixels(FULL), y)
-    want, inner.has_told_of_images = model.predict(FULL, verbose=0), False
+    want, inner.has_warned_of_images = model.predict(FULL, verbose=0), False
     compiled = around(inner, jit_compile=True)  # XLA has no place for such a look
     compiled.layers[-1].set_weights(model.layers[-1].get_weights())
     np.testing.assert_allclose(compiled.predict(FULL, verbose=0), want, atol=1e-5)
@@ -275,7 +275,7 @@ def test_shuffled_data_is_shuffled_as_without_the_look(model):
     import tensorflow as tf
 
     seen = []
-    for look in (lambda data: data, lambda data: input_checks.looked_at(model, data)):
+    for look in (lambda data: data, lambda data: input_checks.check_first_batch(model, data)):
         data = tf.data.Dataset.range(8).map(lambda i: tf.fill((20, 28, 3), tf.cast(i, "float32") / 8 - 0.5))
         data = look(data.shuffle(8, seed=1, reshuffle_each_iteration=True).batch(4))
         seen.append([[batch.numpy()[:, 0, 0, 0].tolist() for batch in data] for _ in range(2)])
@@ -284,8 +284,8 @@ def test_shuffled_data_is_shuffled_as_without_the_look(model):
 
 
 def test_array_that_devices_cannot_share_is_refused_at_once(model, monkeypatch):
-    monkeypatch.setattr(input_checks, "spread_over", lambda: 2)
-    monkeypatch.setattr("keras_vit.model.image_model.looked_at", lambda *_: pytest.fail("began"))
+    monkeypatch.setattr(input_checks, "num_batch_shards", lambda: 2)
+    monkeypatch.setattr("keras_vit.model.image_model.check_first_batch", lambda *_: pytest.fail("began"))
     x = images(21, 20, 28, 3)
     with pytest.raises(ValueError, match="21 images in batches of 8, on 2 devices"):
         model.fit(x, np.zeros(21), 8)

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from keras_vit.model.openvino_steps import openvino_step
+from keras_vit.model.replicated_model import openvino_step
 
 openvino = pytest.importorskip("openvino")
 

@@ -192,7 +192,7 @@ def test_numbers_in_units_are_those_of_the_head_scaled_and_kept_by_copies(tmp_pa
     wanted = numpy(model(pixels)) * np.float32(scale) + np.float32(offset)
     np.testing.assert_allclose(numpy(in_units(pixels)), wanted, rtol=1e-6)
     assert in_units.output_spec.kind == "numbers"
-    assert in_units.takes_bytes == model.takes_bytes
+    assert in_units.accepts_uint8 == model.accepts_uint8
     in_units.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(numpy(again(pixels)), numpy(in_units(pixels)))

@@ -6,7 +6,7 @@ import pytest
 from conftest import make_tiny
 
 import keras_vit
-from keras_vit.model.replicated_model import _built_before
+from keras_vit.model.replicated_model import _build_variables_first
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the others trace once by themselves")
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -60,7 +60,7 @@ def test_no_weight_is_moved_by_an_update():
         moved.append(sum(new != old for old, new in zip(before, addresses(), strict=True)))
 
     model, moved = make_tiny(num_layers=6), []
-    for step in (update, _built_before(model, update)):
+    for step in (update, _build_variables_first(model, update)):
         for variable in model.trainable_variables:
             variable.assign(np.ones(variable.shape, "float32"))
         step(iter([()]))

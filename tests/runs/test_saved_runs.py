@@ -185,7 +185,7 @@ def test_layers_that_do_not_fit_together_leave_nothing_to_be_made(predict, run):
     rewrite_config(run / "best.keras", width, b'"hidden_size": 960000')
     assert "must be whole" in predict(run)
     with keras.StatelessScope():
-        pass  # leaving it makes Keras initialise all that waits
+        pass  # leaving it makes Keras initialize_variables all that waits
 
 
 def rewrite_config(file, old, new):

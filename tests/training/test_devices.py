@@ -148,10 +148,10 @@ def test_tpu_is_found_connected_and_initialised_in_this_order(monkeypatch, tpus,
     resolvers = tf.distribute.cluster_resolver
     monkeypatch.setattr(resolvers, "TPUClusterResolver", noted("resolve", "the resolver"))
     monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", noted("connect"))
-    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", noted("initialise"))
+    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", noted("initialize"))
     monkeypatch.setattr(tf.distribute, "TPUStrategy", noted("strategy", engine))
     devices = keras_vit.strategy("auto")
-    steps = [(step, "the resolver") for step in ("connect", "initialise", "strategy")]
+    steps = [(step, "the resolver") for step in ("connect", "initialize", "strategy")]
     assert calls == [("resolve", name), *steps]
     assert (devices.kind, devices.precision, devices.num_replicas) == ("tpu", "mixed_bfloat16", 8)
     assert devices.engine is engine

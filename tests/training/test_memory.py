@@ -8,8 +8,7 @@ from conftest import make_tiny, run_python
 
 import keras_vit
 from keras_vit.kernels import chunked_attention as blockwise
-from keras_vit.model.freezing import freeze
-from keras_vit.model.lora import add_lora
+from keras_vit.model.freezing import add_lora, freeze
 from keras_vit.training.memory import check_memory, estimate_memory, largest_micro_batch
 
 PARAMETERS = 5_526_346  # of Ti/16 with ten classes: 5,717,416 - 990 * 193

@@ -9,7 +9,7 @@ from conftest import GOLDEN, images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
 from keras_vit.config.variants import VARIANTS
-from keras_vit.model.layer_lookup import weight_paths
+from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.read import CheckpointError
 

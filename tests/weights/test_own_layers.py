@@ -7,7 +7,7 @@ from conftest import images, make_tiny, numpy, randomise, tiny_config
 from published_files import SMALL_RESNET
 
 import keras_vit
-from keras_vit.model.layer_lookup import weight_paths
+from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.read import CheckpointError
 
 SHAPE = (20, 28, 3)

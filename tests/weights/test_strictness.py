@@ -10,7 +10,7 @@ from conftest import make_tiny, numpy, tiny_config
 from forged import zipped
 
 import keras_vit
-from keras_vit.model.layer_lookup import weight_paths
+from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.load import _check_fit
 from keras_vit.weights.read import CheckpointError

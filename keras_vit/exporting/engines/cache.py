@@ -26,7 +26,7 @@ from keras_vit.exporting.report import Drift, Runtime
 from keras_vit.exporting.sample_photos import Photos, photos_fingerprint
 from keras_vit.files import expand_path
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.model_digest import digest_of_model, has_own_code
+from keras_vit.model.layer_access import has_user_code, model_fingerprint
 from keras_vit.pages.formatting import printable
 from keras_vit.processor import cpu_fingerprint
 from keras_vit.weights.download.environment import engines_dir
@@ -65,7 +65,7 @@ class EngineCache:
             photos: fingerprint of the request's photos.
         """
         self.request, self._artifacts, self._photos = request, artifacts, photos
-        found = digest_of_model(request.model)
+        found = model_fingerprint(request.model)
         found.update(json.dumps([_FORMAT, _versions(), _sources(), cpu_fingerprint()]).encode())
         self._digest = found.hexdigest()
 
@@ -138,7 +138,7 @@ def open_cache(request: Request, cache: FilePath | None) -> EngineCache | None:
     Raises:
         ValueError: for a folder without a name, or if `KERAS_VIT_ENGINES_GB` is no number.
     """
-    if cache is None or not (limit := max_bytes_kept()) or has_own_code(request.model):
+    if cache is None or not (limit := max_bytes_kept()) or has_user_code(request.model):
         return None
     if not str(cache):
         raise ValueError("`cache` must be a folder, or `None` to keep nothing.\nReceived: cache=''.")

@@ -16,7 +16,7 @@ from keras_vit.checks import check_positive_int, check_process
 from keras_vit.exporting.report import Drift, Runtime, drift_rows, drift_table, markdown_table
 from keras_vit.images.preprocessing import is_uint8, preprocess_input
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.input_checks import check_shape, check_values, in_bytes, looked_at, said_of_range
+from keras_vit.model.input_checks import as_uint8, check_first_batch, check_shape, check_values, range_warning
 from keras_vit.pages.formatting import columns, format_titled
 
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
@@ -125,9 +125,9 @@ class Engine:
         self.preprocessing = model.preprocessing
         self.input_shape, self.output_spec = model.input_shape, model.output_spec
         self.output_shape, self.output_activation = self.output_spec.shape, self.output_spec.activation
-        self.takes_bytes = model.takes_bytes
+        self.accepts_uint8 = model.accepts_uint8
         self.report = report
-        self.has_seen_images = False  # as models have it
+        self.has_checked_images = False  # as models have it
         self.looked_at_by: set[str | None] = {None}  # methods whose first batch was looked at for its scale
         self._run, self._one_at_a_time = runtime.run, threading.Lock()
 
@@ -219,7 +219,7 @@ class Engine:
         """
         batch_size = check_positive_int("batch_size", batch_size)
         answers, size = [], 0
-        for images in _batches(looked_at(self, in_bytes(self, x)), batch_size):
+        for images in _batches(check_first_batch(self, as_uint8(self, x)), batch_size):
             count, size = len(images), max(size, len(images))
             if self.engine == "xla" and 0 < count < size:  # each other number of images is compiled anew
                 images = np.pad(images, ((0, size - count),) + ((0, 0),) * (images.ndim - 1))
@@ -288,7 +288,7 @@ def _checked(images: Any, engine: Engine, method: str | None) -> np.ndarray:
     low, high = float(images.min()), float(images.max())  # NaN if one value is
     if not np.isfinite([low, high]).all():
         raise ValueError("images must be finite numbers in float32.\nReceived: NaN or infinity among them.")
-    if method not in engine.looked_at_by and (said := said_of_range(engine, low, high)):
+    if method not in engine.looked_at_by and (said := range_warning(engine, low, high)):
         warnings.warn(said, stacklevel=4)
     engine.looked_at_by.add(method)
     return images

@@ -14,8 +14,8 @@ from keras_vit.annotations import Arguments
 from keras_vit.builders import build
 from keras_vit.checks import check_choice, check_int
 from keras_vit.config.vit import ViTConfig
-from keras_vit.model.deferred import deferred_variables, discard
-from keras_vit.model.layer_lookup import token_layers, weight_paths
+from keras_vit.model.copies import release, uninitialized_variables
+from keras_vit.model.layer_access import token_layers, weight_paths
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.training.hosts.sharding import KINDS, LARGE, anchor, check_covered, check_heads, check_shared, rules
 
@@ -148,11 +148,11 @@ def _shapes(model: Any, arguments: Arguments) -> tuple[dict[str, tuple], ViTConf
             )
         return _paths(model), model.config, _token_layers(model)
     state = random.getstate()  # of which Keras draws the seeds of layers and initializers
-    with deferred_variables():
+    with uninitialized_variables():
         twin = build(model, **arguments)
     random.setstate(state)
     found = _paths(twin), twin.config, _token_layers(twin)
-    discard(twin.variables)
+    release(twin.variables)
     return found
 
 

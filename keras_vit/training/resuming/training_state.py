@@ -11,8 +11,8 @@ import keras
 
 from keras_vit.annotations import Variable
 from keras_vit.layers.sublayers import flatten_layers
-from keras_vit.model.batch_padding import spread_over
-from keras_vit.model.strategies import num_replicas
+from keras_vit.model.replicated_model import num_replicas
+from keras_vit.model.training_step import num_batch_shards
 from keras_vit.training.resuming.agreement import processes
 
 MODEL, OPTIMIZER, OTHERS = "model", "optimizer", "others"
@@ -80,7 +80,7 @@ def examples_of(model: keras.Model) -> int | None:
 
     `None` where nothing counts them, and where devices share batches, which may be filled up.
     """
-    if processes()[1] > 1 or num_replicas(model) > 1 or spread_over() > 1:
+    if processes()[1] > 1 or num_replicas(model) > 1 or num_batch_shards() > 1:
         return None
     loss = next((metric for metric in model.metrics if metric.name == "loss" and hasattr(metric, "count")), None)
     return (round(float(keras.ops.convert_to_numpy(loss.count))) or None) if loss is not None else None

@@ -8,7 +8,7 @@ import pytest
 from conftest import GOLDEN, make_tiny, numpy, tiny_config
 
 import keras_vit
-from keras_vit.model.layer_lookup import weight_paths
+from keras_vit.model.layer_access import weight_paths
 
 TOKEN = keras_vit.ViTConfig(8, 48, 3, 4, 96)
 LARGE = 2_000  # bytes

@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit.data import load_dataset
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.images.preprocessing import Preprocessing, preprocess_input, scale_uint8
-from keras_vit.model.input_checks import in_bytes
+from keras_vit.model.input_checks import as_uint8
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 BICUBIC = Preprocessing(image_size=(20, 28), resize="crop", crop_fraction=0.9, interpolation="bicubic", **IMAGENET)
@@ -85,7 +85,7 @@ def numbers_of_a_run(model, as_bytes):
     train = load_dataset(data, batch_size=4, preprocessing=BICUBIC, training=True, augmentation="flip")
     test = load_dataset(data, "test", batch_size=4, preprocessing=BICUBIC)
     if not as_bytes:
-        del train.in_bytes, test.in_bytes
+        del train.as_uint8, test.as_uint8
     keras.utils.set_random_seed(7)
     with mock.patch.object(keras.Model, "fit", watching(keras.Model.fit)):
         fitted = model.fit(train, steps_per_epoch=3, epochs=2, validation_data=test, shuffle=False, verbose=0)
@@ -174,9 +174,9 @@ def test_whole_levels_are_queued_in_a_quarter_of_the_bytes(record, augmentation,
     data = load_dataset((photos(4), [0, 1, 0, 1]), batch_size=4, preprocessing=record, **arguments)
     floats, labels = next(iter(data))
     assert floats.dtype == "float32"
-    assert hasattr(data, "in_bytes") == whole
+    assert hasattr(data, "as_uint8") == whole
     if whole:
-        pixels, same = next(iter(data.in_bytes()))
+        pixels, same = next(iter(data.as_uint8()))
         assert (pixels.dtype, 4 * pixels.numpy().nbytes) == ("uint8", floats.numpy().nbytes)
         np.testing.assert_array_equal(preprocess_input(pixels.numpy(), record), floats)
         np.testing.assert_array_equal(same, labels)
@@ -185,10 +185,10 @@ def test_whole_levels_are_queued_in_a_quarter_of_the_bytes(record, augmentation,
 def test_bytes_are_left_alone_where_the_model_scales_otherwise():
     data = load_dataset((photos(4), [0, 1, 0, 1]), batch_size=2, preprocessing=BICUBIC)
     model = tiny()
-    assert in_bytes(model, data).element_spec[0].dtype == "uint8"
-    assert in_bytes(keras.Model(model.input, model.output), data) is data
+    assert as_uint8(model, data).element_spec[0].dtype == "uint8"
+    assert as_uint8(keras.Model(model.input, model.output), data) is data
     model.preprocessing = Preprocessing(image_size=(20, 28))
-    assert in_bytes(model, data) is data
+    assert as_uint8(model, data) is data
 
 
 def test_levels_that_are_rounded_are_near_and_mixup_is_refused():

@@ -1,15 +1,18 @@
 """The layers and weights of a built model by the names that `graph` gives them.
 
-The name of a weight is its Keras path, as `block_00/attention/query/kernel`.
+The name of a weight is its Keras path, as `block_00/attention/query/kernel`. `model_fingerprint` is a digest of all.
 """
 
 import dataclasses
 import functools
+import hashlib
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.annotations import Tensor, Variable
 from keras_vit.config.heads import HEADS, UNITS
@@ -18,9 +21,10 @@ from keras_vit.layers import AddPositionEmbs, AxialBlock, RelativeBias, RotaryPo
 from keras_vit.layers.configurable import ConfiguredLayer
 from keras_vit.layers.norms import RMSNorm
 from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.version import __version__
 
-# Layers of ours that are of Keras' classes.
-_OF_KERAS = (
+# Names of this package's layers that are instances of Keras' own classes.
+_KERAS_CLASSES = (
     *HEADS,
     "average",
     "activation",
@@ -107,8 +111,8 @@ def patch_embedding(model: keras.Model) -> Any:
     return layer_named(model, "patch_embedding")
 
 
-def stem(model: keras.Model) -> Any:
-    """The first layer of ours, which reads the images: that of pixels, a ResNet's root or the patch embedding."""
+def first_layer(model: keras.Model) -> Any:
+    """The first layer of this package, which reads the images: pixel normalization, ResNet root or patch embedding."""
     return layer_named(model, "pixel_normalization") or layer_named(model, "resnet_root") or patch_embedding(model)
 
 
@@ -124,7 +128,7 @@ def resnet_stages(model: keras.Model) -> dict[str, keras.layers.Layer]:
 
 
 def encoder_norm(model: keras.Model) -> Any:
-    """The LayerNorm on the tokens behind the last block, or `None`."""
+    """The LayerNorm on the tokens after the last block, or `None`."""
     return layer_named(model, "encoder_norm")
 
 
@@ -138,7 +142,7 @@ def pre_logits(model: keras.Model) -> Any:
     return layer_named(model, "pre_logits")
 
 
-def before_heads(model: keras.Model) -> list[keras.layers.Layer]:
+def layers_before_head(model: keras.Model) -> list[keras.layers.Layer]:
     """The layers between the pooling, with its LayerNorm, and the heads."""
     named = (layer_named(model, name) for name in ("pre_logits", "projection", "unit_length"))
     return [layer for layer in named if layer is not None]
@@ -164,16 +168,16 @@ def head_layers(model: keras.Model) -> list[keras.layers.Dense]:
     return [layer for layer in model.layers if layer.name in HEADS]
 
 
-def mark_depths(model: keras.Model) -> None:
-    """Tells every weight how deep its layer lies, as `weight.layer_depth`: `(depth, depth of the head)`.
+def set_layer_depths(model: keras.Model) -> None:
+    """Gives every weight the depth of its layer, `weight.layer_depth`: `(depth, depth of the head)`.
 
     All layers before the first block have depth 0. Block i and the positions of its own have depth i + 1.
-    All layers behind the last block have L + 1, the depth of the head. The weights carry it, since an optimizer sees
+    All layers after the last block have L + 1, the depth of the head. The weights carry it, since an optimizer sees
     nothing else.
     """
     blocks, passed = encoder_blocks(model), 0
     for layer in model.layers if blocks else ():  # Keras lists layers in the order of the graph
-        # Keras may list what is learned beside the tokens of a block before an earlier block.
+        # Keras may list what a block reads besides the tokens before an earlier block.
         own = re.fullmatch(r"(?:position_embedding|rotary_positions|relative_bias)_(\d+)", layer.name)
         depth = int(own[1]) + 1 if own else passed + 1 if passed else 0
         if layer in blocks:
@@ -189,7 +193,7 @@ def encoder_blocks(model: keras.Model) -> list:
 
 
 def position_layers(model: keras.Model) -> list:
-    """The layers that add positions: one behind the stem, one before each block, or one before all of them."""
+    """The layers that add positions: one after the stem, one before each block, or one before all of them."""
     return [layer for layer in model.layers if isinstance(layer, AddPositionEmbs)]
 
 
@@ -204,29 +208,31 @@ def bias_layers(model: keras.Model) -> list[RelativeBias]:
 
 
 def stem_positions(model: keras.Model) -> AddPositionEmbs | None:
-    """The layer that adds positions behind the stem, before all blocks, or `None`."""
+    """The layer that adds positions after the stem, before all blocks, or `None`."""
     return next((layer for layer in position_layers(model) if layer.name == "position_embedding"), None)
 
 
-_OF_HEADS = (None, keras.activations.linear, keras.activations.softmax, keras.activations.sigmoid)
+_HEAD_ACTIVATIONS = (None, keras.activations.linear, keras.activations.softmax, keras.activations.sigmoid)
 
 
-def own_operations(model: keras.Model) -> list[str]:
-    """Names of what a user has put before, between or behind our layers, and that computes something at inference.
+def user_operations(model: keras.Model) -> list[str]:
+    """Names of operations that a user has put before, between or after the layers of this package.
+
+    Only what computes something at inference counts.
 
     Layers of Keras and of the user's own, models, and operations as of `2 * images`.
     """
-    return [each.name for each in getattr(model, "operations", ()) if _is_own(each)]
+    return [each.name for each in getattr(model, "operations", ()) if _is_user_operation(each)]
 
 
-def _is_own(operation: Any) -> bool:
-    if operation.name in HEADS and getattr(operation, "activation", None) not in _OF_HEADS:
-        return True  # a layer of the user's own under a name of ours
-    ours = isinstance(operation, ConfiguredLayer) or type(operation).__module__.startswith("keras_vit.layers.")
-    if ours or operation.name in _OF_KERAS or isinstance(operation, _NOTHING_AT_INFERENCE):
+def _is_user_operation(operation: Any) -> bool:
+    if operation.name in HEADS and getattr(operation, "activation", None) not in _HEAD_ACTIVATIONS:
+        return True  # a user's layer with the name of a head
+    is_known = isinstance(operation, ConfiguredLayer) or type(operation).__module__.startswith("keras_vit.layers.")
+    if is_known or operation.name in _KERAS_CLASSES or isinstance(operation, _NOTHING_AT_INFERENCE):
         return False
     if isinstance(operation, keras.Model):
-        return not isinstance(operation, keras.Sequential) or any(map(_is_own, operation.layers))
+        return not isinstance(operation, keras.Sequential) or any(map(_is_user_operation, operation.layers))
     augments = type(operation).__module__.startswith("keras.") and type(operation).__name__.startswith(_AUGMENTS)
     return not augments or isinstance(operation, keras.layers.RandomCrop)  # which resizes at inference
 
@@ -247,7 +253,7 @@ def weight_paths(model: keras.Model, besides: Sequence[str] = ()) -> dict[str, V
         besides: names of layers to leave out.
 
     Raises:
-        ValueError: if none of the layers is ours, or one of them is a model.
+        ValueError: if no layer is of this package, or one of them is a model.
     """
     paths: dict[str, Variable] = {}
     layers = [layer for layer in model.layers if layer.name not in besides]
@@ -267,8 +273,8 @@ def weight_paths(model: keras.Model, besides: Sequence[str] = ()) -> dict[str, V
     return paths | {f"{model.name}/{variable.name}": variable for variable in of_model}
 
 
-def computed_fields(model: keras.Model) -> dict:
-    """Fields of `ViTConfig` that no weight tells, read off the layers."""
+def inferred_fields(model: keras.Model) -> dict:
+    """Fields of `ViTConfig` that cannot be inferred from weights, read off the layers."""
     block, pooling = (layer_named(model, name) for name in ("block_00", "pooling"))
     of_blocks = () if block is None else ("activation", "layer_norm_epsilon")
     added = [layer.kind for layer in position_layers(model)]
@@ -308,3 +314,63 @@ def _summary(model: keras.Model, pooling: Any) -> dict:
 def lora_layers(model: keras.Model) -> list:
     """The dense layers of a model that have LoRA."""
     return [layer for layer in flatten_layers(model) if getattr(layer, "lora_enabled", False)]
+
+
+_NOTHING = ("name", "registered_name", "trainable")  # keys of a config that leave the function as it is
+_OURS = ("keras", "keras_vit")  # packages of layers whose version says what they compute
+
+
+def model_fingerprint(model: Any) -> "hashlib._Hash":
+    """SHA-256 of everything that decides what a model computes, to which more may be added.
+
+    That is layers, graph, weights, preprocessing and backend. Names do not count, since Keras numbers them anew in each
+    process. Nor does what is frozen, which computes the same.
+
+    Args:
+        model: a `VisionTransformer` or `ResNet`.
+    """
+    found = hashlib.sha256(_facts(model).encode())
+    for weight in model.weights:
+        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
+        found.update(f"{value.shape} {value.dtype.name}\n".encode())
+        found.update(value.reshape(-1).view("uint8").data)
+    return found
+
+
+def has_user_code(model: Any) -> bool:
+    """Whether a layer is of a class of the user's own, whose code may change while its config stays."""
+    return any(type(layer).__module__.partition(".")[0] not in _OURS for layer in (model, *flatten_layers(model)))
+
+
+def _facts(model: Any) -> str:
+    """Everything but weights as JSON; the layers' configurations contain the precision."""
+    config, preprocessing = map(dataclasses.asdict, (model.config, model.preprocessing))
+    layers = [_layer_facts(layer) for layer in flatten_layers(model) if not isinstance(layer, keras.Model)]
+    wiring = _wiring(model.get_config().get("layers", []))
+    facts = [__version__, keras.__version__, keras.backend.backend(), keras.config.image_data_format()]
+    return json.dumps([*facts, config, preprocessing, model.input_shape, layers, wiring], sort_keys=True, default=str)
+
+
+def _layer_facts(layer: keras.layers.Layer) -> list[Any]:
+    config = keras.saving.serialize_keras_object(layer).get("config") or {}
+    return [type(layer).__name__, _without_names(config)]
+
+
+def _without_names(config: Any) -> Any:
+    if isinstance(config, dict):
+        return {key: _without_names(value) for key, value in config.items() if key not in _NOTHING}
+    return [_without_names(value) for value in config] if isinstance(config, (list, tuple)) else config
+
+
+def _wiring(layers: list[dict[str, Any]]) -> list[Any]:
+    """What each layer reads, with the place of a layer in the list instead of its name."""
+    places = {layer["name"]: place for place, layer in enumerate(layers)}
+    return [_readers(layer.get("inbound_nodes"), places) for layer in layers]
+
+
+def _readers(nodes: Any, places: dict[str, int]) -> Any:
+    if isinstance(nodes, dict):
+        return {key: _readers(value, places) for key, value in nodes.items() if key != "name"}
+    if isinstance(nodes, (list, tuple)):
+        return [_readers(value, places) for value in nodes]
+    return places.get(nodes, nodes) if isinstance(nodes, str) else nodes

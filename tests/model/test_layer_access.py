@@ -1,4 +1,4 @@
-"""What a built model has is asked of `model.layer_lookup`: no other room spells out the name of a layer."""
+"""What a built model has is asked of `model.layer_access`: no other room spells out the name of a layer."""
 
 import ast
 import re

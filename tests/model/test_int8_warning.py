@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from conftest import make_tiny
 
-from keras_vit.model import slow_calls
+from keras_vit.model import image_model
 
 X = np.zeros((1, 20, 28, 3), "float32")
 
 
 @pytest.fixture
 def quantised(monkeypatch):
-    monkeypatch.setattr(slow_calls, "_told", set())
-    monkeypatch.setattr(slow_calls, "_LARGE", 1000)
-    monkeypatch.setattr(slow_calls, "has_accelerator", lambda: False)
+    monkeypatch.setattr(image_model, "_warned", set())
+    monkeypatch.setattr(image_model, "_LARGE_MODEL", 1000)
+    monkeypatch.setattr(image_model, "has_accelerator", lambda: False)
     model = make_tiny(num_layers=1)
     model(X)  # in float32 there is nothing to tell
     with warnings.catch_warnings():  # Keras says so of each other layer
@@ -34,7 +34,7 @@ def test_first_call_of_a_quantised_model_names_what_is_faster_once(quantised):
     quantised(X)
 
 
-@pytest.mark.parametrize(("name", "value"), [("has_accelerator", lambda: True), ("_LARGE", 10**9)])
+@pytest.mark.parametrize(("name", "value"), [("has_accelerator", lambda: True), ("_LARGE_MODEL", 10**9)])
 def test_nothing_is_said_on_an_accelerator_and_of_small_models(quantised, monkeypatch, name, value):
-    monkeypatch.setattr(slow_calls, name, value)
+    monkeypatch.setattr(image_model, name, value)
     quantised(X)

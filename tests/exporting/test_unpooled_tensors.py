@@ -9,17 +9,16 @@ import pytest
 from conftest import make_tiny, numpy, run_python
 from exporting.served import make_job
 
-from keras_vit.exporting.folding import folded
+from keras_vit.exporting import folding as module
+from keras_vit.exporting.folding import assign, folded, unpooled_tensor
 from keras_vit.exporting.onnx_graph import _function
-from keras_vit.model import unpooled as module
-from keras_vit.model.unpooled import assign, unpooled
 
 
 @pytest.fixture
 def rooms(monkeypatch):
     """All memory that was asked for."""
-    found, room = [], module._room
-    monkeypatch.setattr(module, "_room", lambda size: found.append(room(size)) or found[-1])
+    found, room = [], module._aligned_buffer
+    monkeypatch.setattr(module, "_aligned_buffer", lambda size: found.append(room(size)) or found[-1])
     return found
 
 
@@ -31,7 +30,7 @@ def outside(variable, rooms):
 @pytest.mark.parametrize("shape", [(), (1,), (5, 7, 3)])
 def test_numbers_are_copied_as_float32(shape):
     given = np.random.default_rng(3).normal(0, 1, shape)
-    found = unpooled(given.T if len(shape) > 1 else given)
+    found = unpooled_tensor(given.T if len(shape) > 1 else given)
     np.testing.assert_array_equal(numpy(found), given.T.astype("float32"))
     assert keras.backend.standardize_dtype(found.dtype) == "float32"
     variable = keras.Variable(np.ones(shape, "float32"))
