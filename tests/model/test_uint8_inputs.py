@@ -200,3 +200,11 @@ def test_levels_that_are_rounded_are_near_and_mixup_is_refused():
     assert 0.1 < apart.max() < 0.51  # grey levels
     with pytest.raises(ValueError, match=r"mixup_alpha=0\.2"):
         Augmentation(whole_levels=True, mixup_alpha=0.2)
+
+
+def test_old_names_warn():
+    model, data = tiny(), load_dataset((photos(4), [0, 1, 0, 1]), batch_size=2, preprocessing=BICUBIC)
+    with pytest.warns(DeprecationWarning, match="accepts_uint8"):
+        assert model.takes_bytes
+    with pytest.warns(DeprecationWarning, match="as_uint8"):
+        assert data.in_bytes().element_spec[0].dtype == "uint8"

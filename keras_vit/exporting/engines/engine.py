@@ -18,6 +18,7 @@ from keras_vit.images.preprocessing import is_uint8, preprocess_input
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.input_checks import as_uint8, check_first_batch, check_shape, check_values, range_warning
 from keras_vit.pages.formatting import columns, format_titled
+from keras_vit.renamed import accepts_old_names
 
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 
@@ -93,6 +94,7 @@ class EngineReport:
         return f"{markdown_table(head, rows)}\n\n{drift_table(self.drift)}"
 
 
+@accepts_old_names
 class Engine:
     """A model that other software than Keras computes, made by `accelerate`.
 
