@@ -6,6 +6,10 @@ import re
 
 import keras
 
+from keras_vit.runs.own_files import metric_columns
+from keras_vit.tasks import find_task
+
+COLUMNS = metric_columns(find_task())
 TIMES = {"seconds", "training_seconds", "images_per_second"}
 
 

@@ -42,6 +42,7 @@ TIERS = [
     {"builders", "analysis"},
     {"training", "resnet_builders", "encoder_builders"},
     {"exporting", "evaluation"},
+    {"tasks"},
     {"runs"},
     {"embedding"},
     {"api"},
@@ -59,7 +60,7 @@ NO_KERAS |= {"runs.own_files", "runs.finished_runs", "runs.last_lines"}  # and o
 NO_KERAS |= {"runs.saved_runs", "runs.named_models", "exporting.onnx_session", "exporting.report"}
 NO_KERAS |= {"training", "training.hosts"}  # a launcher's facts, and:
 NO_KERAS |= {f"training.hosts.{name}" for name in ("meeting", "processes", "sharding")}
-NO_KERAS_ROOMS = {"config", "pages", "cli", "images", "embedding"}  # every module of them
+NO_KERAS_ROOMS = {"config", "pages", "cli", "tasks", "images", "embedding"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
 KNOW_A_BACKEND = {"kernels", "layers", "images", "model", "data", "training", "runs", "evaluation", "exporting"}

@@ -233,20 +233,24 @@ def draw_similarity_of_blocks(similarity: np.ndarray, names: tuple[str, str] = (
     return figure
 
 
-def draw_curves(rows: Sequence[Mapping[str, Any]], path: FilePath) -> None:
-    """Draws loss, accuracy, learning rate and gradient norm by epoch.
+_CURVES = {"loss": "loss (nats)", "accuracy": "accuracy"}  # of a classifier
+
+
+def draw_curves(rows: Sequence[Mapping[str, Any]], path: FilePath, curves: Mapping[str, str] = _CURVES) -> None:
+    """Draws two figures of training and validation, the learning rate and the gradient norm by epoch.
 
     Args:
         rows: at least one row, from `RunDirectory.rows`.
         path: path of the PNG.
+        curves: the two figures, columns of the rows, with the words of their axes.
     """
     figure = _figure(10, 6.4)
     axes = figure.subplots(2, 2)
     epochs = [row["epoch"] for row in rows]
-    for axis, name in zip(axes[0], ("loss", "accuracy"), strict=True):
+    for axis, (name, words) in zip(axes[0], curves.items(), strict=True):
         _draw_line(axis, epochs, [row[name] for row in rows], "train")
         _draw_line(axis, epochs, [row[f"val_{name}"] for row in rows], "validation")
-        axis.set_ylabel("loss (nats)" if name == "loss" else name)
+        axis.set_ylabel(words)
         axis.legend(frameon=False)
     for axis, name in zip(axes[1], ("learning_rate", "gradient_norm"), strict=True):
         _draw_line(axis, epochs, [row[name] for row in rows], "train")

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli import engines
-from keras_vit.cli.models import check_model, model_and_run, model_of
+from keras_vit.cli.models import check_model, model_and_run
 from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
-from keras_vit.pages.formatting import WIDTH, columns, printable, printable_json
+from keras_vit.pages.formatting import columns, printable, printable_json
 from keras_vit.pages.html import check_page
 from keras_vit.runs.options import ON_BAD_IMAGE
+from keras_vit.tasks import find_task
 
 if TYPE_CHECKING:
     from keras_vit.runs.saved_runs import RunFacts
 
 _KINDS = ("fewshot", "linear", "knn")  # of probes; what is no probe measures the model's own head
 _PROTOCOLS = ("linear", "finetune")
-_MOST_CLASSES, _FEW_CLASSES = 100, 20  # that a terminal is given
 
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
@@ -49,7 +49,8 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
     model, run = model_and_run(arguments, arguments.probe is None)
     seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _data_of(run)
-    source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image)
+    targets = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
+    source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image, targets=targets)
     model, lines, facts = engines.opened(model, run, arguments, arguments.batch_size)
     if arguments.data is None and has_changed(run, source):
         facts["data_changed"] = True
@@ -59,8 +60,9 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
     if not arguments.json:
         yield from map(printable, lines)
     if arguments.probe is None:
-        said = {"class_names": run.class_names, "seed": seed, "real_labels": arguments.real}
-        result: Any = keras_vit.evaluate(model, source, arguments.split, batch_size=arguments.batch_size, **said)
+        own: dict[str, Any] = {"names": run.class_names, "seed": seed}
+        own |= {"real_labels": arguments.real} if arguments.real is not None else {}
+        result: Any = run.task.evaluate(model, source, arguments.split, batch_size=arguments.batch_size, **own)
     else:
         result = keras_vit.probe(model, source, arguments.probe, **_probe_arguments(arguments, seed))
     if arguments.page is not None:
@@ -71,7 +73,10 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
         return
     if arguments.data and arguments.probe is None:  # a probe divides its data by design
         yield from _division_lines(source, arguments.split)
-    yield from _probe_lines(result, source) if arguments.probe else _evaluation_lines(result, source, arguments.split)
+    if arguments.probe is None:
+        yield from run.task.evaluation_lines(result, arguments.split, printable(source.name))
+    else:
+        yield from _probe_lines(result, source)
     if arguments.page is not None:
         yield f"open {printable(page)}"
 
@@ -83,7 +88,7 @@ def vtab(arguments: Namespace) -> Iterator[str]:
         yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
-    model, _ = model_of(arguments, reads_classes=False)
+    model, _ = model_and_run(arguments, needs_head=False)
     result = keras_vit.vtab(
         model,
         arguments.tasks,
@@ -150,41 +155,15 @@ def _division_lines(source: Any, split: str) -> Iterator[str]:
         )
 
 
-def _evaluation_lines(result: Any, source: Any, split: str) -> Iterator[str]:
-    yield f"{split} accuracy {result.accuracy:.4f} on {result.count:,} images of {printable(source.name)}"
-    rows = [("top-5 accuracy", f"{result.top5_accuracy:.4f}")] if result.top5_accuracy is not None else []
-    if result.real_accuracy is not None:
-        rows.append(("ReaL accuracy", f"{result.real_accuracy:.4f} on {result.real_count:,} images with such labels"))
-    rows += [("loss", f"{result.loss:.4f}"), ("calibration error", f"{result.calibration_error:.4f}")]
-    yield from (f"  {line}" for line in columns(rows))
-    yield from _class_lines(result)
-
-
 def _probe_lines(result: Any, source: Any) -> Iterator[str]:
-    from keras_vit.evaluation.page import PROBE_COLUMNS, probe_rows
+    from keras_vit.evaluation.page import PROBE_COLUMNS, class_lines, probe_rows
 
     counts = f"{result.train_images:,} training and {result.test_images:,} test images"
     yield f"{result.kind} probe on {counts} of {printable(source.name)}"
     if result.skipped:
         yield f"left out, as a class has fewer training images: {', '.join(map(str, result.skipped))} shots"
     yield from columns([PROBE_COLUMNS, *probe_rows(result, "{:.4f}".format)])
-    yield from _class_lines(result)
-
-
-def _class_lines(result: Any) -> Iterator[str]:
-    """Every class, or the weakest of more than a person reads."""
-    classes = result.classes
-    yield ""
-    if len(classes) > _MOST_CLASSES:
-        found = [each for each in classes if each.recall is not None]
-        classes = sorted(found, key=lambda each: each.recall)[:_FEW_CLASSES]
-        yield f"the {len(classes)} weakest of {len(result.classes):,} classes; --json and --page have them all"
-    yield from columns([("class", "images", "recall", "precision"), *map(_class_row, classes)], WIDTH)
-
-
-def _class_row(result: Any) -> tuple[str, ...]:
-    parts = ("none" if part is None else f"{part:.4f}" for part in (result.recall, result.precision))
-    return printable(result.name), f"{result.count:,}", *parts
+    yield from class_lines(result)
 
 
 def _numbers(text: str) -> list[int]:

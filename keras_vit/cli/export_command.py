@@ -49,8 +49,9 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
         metavar="SIZE",
         help="as 224, 224x320 (height, width), or any (a SavedModel then takes no files); by default the model's",
     )
+    scores = "from logits to scores; by default softmax, of a run as its task has it"
     new.add_argument("--top", dest="top_k", type=int, default=5, metavar="K", help="classes that an answer names")
-    new.add_argument("--activation", default="softmax", choices=ACTIVATIONS, help="from logits to scores")
+    new.add_argument("--activation", choices=ACTIVATIONS, help=scores)
     new.add_argument("--name", metavar="NAME", help="of the served model; by default that of PATH")
     new.add_argument("--opset", type=int, default=OPSET, metavar="N", help="of ONNX")
     photo = "of one photo that a SavedModel takes"
@@ -71,6 +72,8 @@ def export(arguments: Namespace) -> Iterator[str]:
     given = dict(vars(arguments))
     for name in ("command", "debug", "model", "weights", "path", "labels", "report", "json"):
         given.pop(name, None)
+    if arguments.activation is None:
+        del given["activation"]
     if arguments.report is not None:
         _check_report(arguments.report)
     labels: Sequence[str] | None = None if arguments.labels is None else _lines(arguments.labels)
@@ -88,12 +91,13 @@ def export(arguments: Namespace) -> Iterator[str]:
         check_report(arguments.report)
     of_model = ("images", "image_size", "verify")
     writer, *_ = check_request(arguments.path, **{name: value for name, value in given.items() if name not in of_model})
-    model, run = model_and_run(arguments, reads_classes=False)
+    model, run = model_and_run(arguments, needs_head=False)
     if labels is None and run.class_names is not None:
         labels = names_of(model, run.class_names)
+    of_task = run.task.export_arguments(labels)
     calibrates = arguments.images is None and arguments.precision in writer.CALIBRATES
     given["images"], which = calibration_photos(run) if calibrates else (arguments.images, None)
-    report = keras_vit.export(model, arguments.path, labels=labels, card=card_of(path(arguments.model)), **given)
+    report = keras_vit.export(model, arguments.path, card=card_of(path(arguments.model)), **of_task | given)
     if calibrates:
         report = dataclasses.replace(report, calibrated_on=which)
     if arguments.report is not None:

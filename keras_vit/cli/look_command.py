@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_vit.checks import check_positive_int
-from keras_vit.cli.models import check_model, model_of, names_of
+from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
 
@@ -31,12 +31,12 @@ def look(arguments: Namespace) -> Iterator[str]:
     yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
-    model, names = model_of(arguments, reads_classes=False)
+    model, run = model_and_run(arguments, needs_head=False)
     page = keras_vit.look(
         model,
         arguments.images,
         arguments.out,
-        class_names=names_of(model, names),
+        **run.task.look_arguments(names_of(model, run.class_names)),
         blocks=arguments.blocks,
         top=arguments.top,
         theme=arguments.theme,

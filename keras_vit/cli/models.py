@@ -11,20 +11,14 @@ from keras_vit.runs.saved_runs import RunFacts
 from keras_vit.weights.resolve import check_available
 
 
-def model_of(arguments: Namespace, reads_classes: bool = True) -> tuple[Any, tuple[str, ...] | None]:
-    """The model, and the names of its classes if a run knows them."""
-    model, run = model_and_run(arguments, reads_classes)
-    return model, run.class_names
-
-
-def model_and_run(arguments: Namespace, reads_classes: bool = True) -> tuple[Any, RunFacts]:
-    """The model, and what its run knows of classes, data and seed; of no run the facts of none.
+def model_and_run(arguments: Namespace, needs_head: bool = True) -> tuple[Any, RunFacts]:
+    """The model, and what its run knows of its outputs, data and seed; of no run the facts of none.
 
     Args:
         arguments: of the command.
-        reads_classes: whether the command can do nothing with a model without a head.
+        needs_head: whether the command can do nothing with a model without a head.
     """
-    return open_named(arguments.model, arguments.weights, reads_classes)
+    return open_named(arguments.model, arguments.weights, needs_head)
 
 
 def check_model(arguments: Namespace) -> Any:

@@ -8,7 +8,7 @@ import itertools
 import re
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,16 @@ from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import path, terminal_width
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.config.recipes import RECIPES, find_recipe
-from keras_vit.pages.formatting import columns, printable, printable_json
+from keras_vit.pages.formatting import printable, printable_json
 from keras_vit.runs.finished_runs import finished_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.silence import silent_descriptor, visible_stderr
+from keras_vit.tasks import all_tasks, find_task
 from keras_vit.training.hosts.processes import launched_by
 
 _USUAL_DATA = "digits"
 _WORTH_A_GRAPH = 6  # images
+_TASK_OPTIONS = {f"task_{option.name}": option.name for kind in all_tasks() for option in kind.options()}
 
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
@@ -48,6 +50,9 @@ def finetune(arguments: Namespace) -> Iterator[str]:
         given.pop(name, None)
     out, data = given.pop("out"), given.pop("data") or _USUAL_DATA
     given["weights"] = None if str(given["weights"]).lower() == "none" else given["weights"]
+    own = {name: given.pop(name) for name in list(given) if name in _TASK_OPTIONS}
+    if own := {_TASK_OPTIONS[name]: value for name, value in own.items() if value is not None}:
+        given["task"] = find_task({"name": given["task"], **own})
     options = FinetuneOptions(**given)  # wrong ones are told before Keras is imported
     if out is not None and (lines := finished_lines(out, data, options)):
         yield from lines
@@ -90,11 +95,12 @@ def predict(arguments: Namespace) -> Iterator[str]:
             if isinstance(pixels, str):
                 bad.append(f"{printable(image)}: {pixels}")
                 continue
-            scores = keras.ops.convert_to_numpy(_answer(model, pixels, len(arguments.images)))[0]
-            answer = {"image": str(image), "predictions": _best(_probabilities(model, scores), names, arguments.top)}
-            found.append(answer)
+            outputs = keras.ops.convert_to_numpy(_answer(model, pixels, len(arguments.images)))[0]
+            answer = run.task.answer(model, outputs, names, arguments.top)
+            found.append({"image": str(image), "predictions": answer})
             if not arguments.json:
-                yield from _answer_lines(answer)
+                yield printable(image)
+                yield from run.task.answer_lines(answer)
     if arguments.json:
         yield printable_json(found)
     if bad:
@@ -116,30 +122,6 @@ def recipes(arguments: Namespace) -> Iterator[str]:
 def _answer(model: Any, image: Any, count: int) -> Any:
     """Scores of one of `count` images. A graph takes 1 s to trace for B/16, and spares 0.2 of 0.5 s in each call."""
     return model.predict_on_batch(image) if count >= _WORTH_A_GRAPH else model(image, training=False)
-
-
-def _probabilities(model: Any, scores: Any) -> Any:
-    import numpy as np
-
-    from keras_vit.model.outputs import output_spec
-
-    if not np.isfinite(scores).all():
-        raise ValueError("the model's scores are not finite, so its weights are damaged.")
-    if output_spec(model).kind != "logits":
-        return scores
-    powers = np.exp(scores - scores.max())
-    return powers / powers.sum()
-
-
-def _best(probabilities: Any, names: Sequence[str], top: int) -> list[dict[str, Any]]:
-    order = (-probabilities).argsort(kind="stable")[:top]
-    return [{"class": names[number], "probability": float(probabilities[number])} for number in order]
-
-
-def _answer_lines(answer: dict[str, Any]) -> Iterator[str]:
-    yield printable(answer["image"])
-    rows = [(f"  {item['probability']:7.2%}", printable(item["class"])) for item in answer["predictions"]]
-    yield from columns(rows)
 
 
 @contextlib.contextmanager
@@ -176,6 +158,10 @@ def _add_finetune(new: ArgumentParser) -> None:
     for option in dataclasses.fields(FinetuneOptions):
         facts = {"default": option.default, "help": option.metadata["help"], **option.metadata["parser"]}
         new.add_argument(FLAGS[option.name], dest=option.name, **facts)
+    for option in {option.name: option for kind in all_tasks() for option in kind.options()}.values():
+        flag = option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+        facts = {"default": None, "help": option.metadata["help"], **option.metadata["parser"]}
+        new.add_argument(flag, dest=f"task_{option.name}", **facts)
 
 
 def _add_predict(new: ArgumentParser) -> None:

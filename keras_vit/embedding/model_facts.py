@@ -77,7 +77,7 @@ def _written(
     from keras_vit.exporting.report import ExportError
     from keras_vit.runs.named_models import open_named
 
-    built, _ = open_named(model, weights, reads_classes=False)
+    built, _ = open_named(model, weights, needs_head=False)
     chosen = chosen_engine(built, engine, precision)
     if chosen == "onnxruntime":
         say("converting the model once; this takes a while ...")

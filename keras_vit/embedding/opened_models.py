@@ -86,7 +86,7 @@ def open_model(
     from keras_vit.exporting.engines.accelerate import accelerate
     from keras_vit.runs.named_models import open_named
 
-    model, _ = open_named(given, weights, reads_classes=False)
+    model, _ = open_named(given, weights, needs_head=False)
     engine = chosen_engine(model, engine, precision or "float32")
     opened = accelerate(model, engine, precision or "float32", threads)
     size = _checked_size(given, opened.input_shape[1:3], opened.preprocessing)

@@ -1,6 +1,6 @@
 """The page of an evaluation or a probe, `index.html`, which needs no server and no other file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,26 @@ from keras_vit.checks import check_installed
 from keras_vit.evaluation.metrics import ClassResult, Evaluation
 from keras_vit.evaluation.probes import Probe, shots_in_words
 from keras_vit.files import expand_path
-from keras_vit.pages.html import check_page, figure_uri, write_page
+from keras_vit.pages.formatting import WIDTH, columns, printable
+from keras_vit.pages.html import Panel, Section, check_page, figure_uri, write_page
 from keras_vit.version import __version__
 
 PAGE = "index.html"
 PROBE_COLUMNS = ("trained on", "accuracy", "deviation", "trials", "chosen")
+_CONFUSION_ALT = "confusion matrix: rows are true classes, columns predicted ones"
+_MOST_CLASSES, _FEW_CLASSES = 100, 20  # that a terminal is given
+_MEANINGS = (
+    "Accuracy: the share of images whose class the model names.",
+    "Top-5 accuracy: the share of images whose class is among the model's five best.",
+    "Calibration error: how far the model's confidence is from how often it is right. 0 % is best.",
+    "Loss: how little the model believes in the true class, as cross-entropy. 0 is best.",
+    "Recall of a class: the share of its images that the model finds.",
+    "Precision of a class: the share of the answers with this class that are right.",
+)
 
 
-def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str = "Evaluation") -> Path:
-    """Writes the results as a page: the figures, every class, and the confusion matrix.
+def write_evaluation_page(result: Any, out: FilePath, title: str = "Evaluation") -> Path:
+    """Writes the results as a page: the figures, and of classes every one and the confusion matrix.
 
     Example:
         >>> result = keras_vit.evaluate(model, photos)
@@ -26,7 +37,7 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
         'index.html'
 
     Args:
-        result: result of `keras_vit.evaluate` or `keras_vit.probe`.
+        result: result of `keras_vit.evaluate` or `keras_vit.probe`, or of another task, which has a method `panel`.
         out: folder, which is created if needed. The `index.html` of an earlier call in it is replaced.
         title: the heading.
 
@@ -40,7 +51,7 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
     """
     check_installed("matplotlib", "it draws the confusion matrix", "train")
     check_installed("jinja2", "it fills in the page", "train")
-    if not isinstance(result, (Evaluation, Probe)):
+    if not (isinstance(result, (Evaluation, Probe)) or hasattr(result, "panel")):
         raise TypeError(
             f"`result` must be an `Evaluation` or a `Probe`.\nReceived: an object of type {type(result).__name__}."
         )
@@ -52,13 +63,37 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
         "report",
         title=title,
         subtitle=f"measured by keras_vit {__version__}",
-        answer=_answer(result),
-        figures=_figures(result),
-        classes=class_rows(result.classes),
-        confusion=figure_uri(draw_confusion(result.labels, result.predictions, result.class_names)),
-        **({"probe": _probe_facts(result)} if isinstance(result, Probe) else {}),
+        panel=result.panel() if hasattr(result, "panel") else panel_of(result),
     )
     return path
+
+
+def panel_of(
+    result: Evaluation | Probe,
+    sections: Sequence[Section] = (),
+    confusion: str | None = None,
+) -> Panel:
+    """The panel of classes.
+
+    Args:
+        result: what was measured.
+        sections: before that of the classes; of a probe its trials come first.
+        confusion: address of the picture of the confusion matrix, if it was drawn before.
+    """
+    drawn = confusion or figure_uri(draw_confusion(result.labels, result.predictions, result.class_names))
+    note = "A row is a true class, a column what the model says. Mistakes are off the diagonal."
+    header = ("class", "number", "images", "recall", "precision")
+    return Panel(
+        _answer(result),
+        _figures(result),
+        _MEANINGS,
+        [
+            *([_probe_section(result)] if isinstance(result, Probe) else []),
+            *sections,
+            Section("Classes", header=header, rows=class_rows(result.classes)),
+            Section("Confusion matrix", note, picture=drawn, alt=_CONFUSION_ALT),
+        ],
+    )
 
 
 def answer_of(result: Evaluation) -> str:
@@ -89,6 +124,22 @@ def class_rows(classes: Sequence[ClassResult]) -> list[tuple[str, ...]]:
         (result.name, str(number), f"{result.count:,}", _percent(result.recall), _percent(result.precision))
         for number, result in enumerate(classes)
     ]
+
+
+def class_lines(result: Evaluation | Probe) -> Iterator[str]:
+    """Every class, or the weakest of more than a person reads."""
+    classes: Sequence[Any] = result.classes
+    yield ""
+    if len(classes) > _MOST_CLASSES:
+        found = [each for each in classes if each.recall is not None]
+        classes = sorted(found, key=lambda each: each.recall)[:_FEW_CLASSES]
+        yield f"the {len(classes)} weakest of {len(result.classes):,} classes; --json and --page have them all"
+    yield from columns([("class", "images", "recall", "precision"), *map(_class_row, classes)], WIDTH)
+
+
+def _class_row(result: Any) -> tuple[str, ...]:
+    parts = ("none" if part is None else f"{part:.4f}" for part in (result.recall, result.precision))
+    return printable(result.name), f"{result.count:,}", *parts
 
 
 def probe_rows(result: Probe, share: Callable[[float], str]) -> list[tuple[str, ...]]:
@@ -126,17 +177,17 @@ def _answer(result: Evaluation | Probe) -> str:
     return f"A classifier on the model's features names the class of {share} of {images}, with {_most_shots(result)}."
 
 
-def _probe_facts(result: Probe) -> dict[str, Any]:
-    """The facts that only the page of a probe has."""
-    skipped = ", ".join(map(str, result.skipped))
-    most, trials = _most_shots(result), len(result.accuracies[result.trials[-1].shots])
-    return {
-        "header": PROBE_COLUMNS,
-        "rows": probe_rows(result, _percent),
-        "skipped": skipped,
-        "most": most,
-        "trials": trials,
-    }
+def _probe_section(result: Probe) -> Section:
+    """The trials, which only the page of a probe has."""
+    skipped, texts = ", ".join(map(str, result.skipped)), []
+    if skipped:
+        texts.append(f"Left out, as a class has fewer training images: {skipped} shots.")
+    if (trials := len(result.accuracies[result.trials[-1].shots])) > 1:
+        texts.append(
+            f"With {_most_shots(result)}. Recall, precision and the confusion matrix are of {trials} choices together."
+        )
+    note = "A simple classifier was trained on the model's features."
+    return Section("Probes", note, PROBE_COLUMNS, probe_rows(result, _percent), texts=texts)
 
 
 def _most_shots(result: Probe) -> str:

@@ -4,9 +4,11 @@ The layouts are in `templates/` and share one style sheet. Every value is escape
 """
 
 import base64
+import dataclasses
 import io
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,49 @@ if TYPE_CHECKING:
 
 BEGINNING = "<!doctype html>\n<!-- written by keras_vit -->\n"  # of every page, by which one is known again
 PICTURE = rb"\x89PNG.{,900}keras_vit"  # beginning of a PNG that says which software drew it
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A section of a report. Texts are escaped.
+
+    Args:
+        title: heading.
+        note: a line in small letters below it.
+        header: names of the columns of a table.
+        rows: of the table; more than 200 are folded.
+        photos: each a mapping of `picture` (an address), `alt`, `caption` (pieces of text, each with whether it is
+            bold) and `place`.
+        picture: an address, as `figure_uri` gives it.
+        alt: words in place of the picture.
+        texts: paragraphs at the end.
+    """
+
+    title: str
+    note: str = ""
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    photos: Sequence[Mapping[str, Any]] = ()
+    picture: str = ""
+    alt: str = ""
+    texts: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """What a report shows of what was measured.
+
+    Args:
+        answer: the result, in a sentence or two.
+        figures: single numbers, as `(name, text)`.
+        meanings: a line on each of them.
+        sections: in reading order.
+    """
+
+    answer: str
+    figures: Sequence[tuple[str, str]]
+    meanings: Sequence[str]
+    sections: Sequence[Section]
 
 
 def write_page(path: FilePath, template: str, **facts: Any) -> None:

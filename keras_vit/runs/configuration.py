@@ -19,6 +19,7 @@ from keras_vit.files import expand_path
 from keras_vit.model.image_model import ImageModel
 from keras_vit.runs.options import FinetuneOptions, is_short
 from keras_vit.runs.preparation import Preparation, published_name, weights_of
+from keras_vit.tasks import DEFAULT, Task
 from keras_vit.version import __version__
 from keras_vit.weights.download.environment import without_secrets
 from keras_vit.weights.origin import origin_beside, origin_of_record
@@ -33,6 +34,7 @@ def configuration_of(preparation: Preparation, data: Any, out: FilePath) -> dict
         "versions": versions(),
         "command": sys.argv,
         "arguments": {"data": _place_of(data), "out": str(out)} | preparation.options.facts(),
+        **task_facts(preparation.options.found_task),
         "seed": preparation.options.seed,
         "precision": preparation.options.precision,
         "data": preparation.source.describe(),
@@ -50,6 +52,11 @@ def configuration_of(preparation: Preparation, data: Any, out: FilePath) -> dict
         "augmentation": dataclasses.asdict(preparation.augmentation),
         "devices": preparation.devices,
     }
+
+
+def task_facts(task: Task) -> dict[str, Any]:
+    """What a run's files say of its task; nothing of the one of earlier versions, which had no other."""
+    return {} if str(task) == DEFAULT else {"task": task.facts()}
 
 
 def versions() -> dict[str, str]:

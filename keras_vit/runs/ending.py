@@ -9,15 +9,14 @@ from typing import Any
 
 import keras
 
-from keras_vit.analysis.plots import draw_confusion, draw_curves
-from keras_vit.evaluation import Evaluation, evaluate
+from keras_vit.analysis.plots import draw_curves
 from keras_vit.pages.cards import write_card
 from keras_vit.pages.formatting import printable
+from keras_vit.runs.configuration import task_facts
 from keras_vit.runs.last_lines import result_lines
 from keras_vit.runs.own_files import (
     BEST,
     CHECKPOINTS,
-    CONFUSION,
     CURVES,
     FAILURE,
     FINISHED,
@@ -30,38 +29,42 @@ from keras_vit.runs.preparation import Preparation, num_parameters
 from keras_vit.runs.recorder import Recorder
 from keras_vit.runs.run_card import run_card
 from keras_vit.runs.run_directory import RunDirectory, plain
-from keras_vit.runs.run_page import find_mistakes, write_report
+from keras_vit.runs.run_page import write_report
+from keras_vit.tasks import Task
 
 EVALUATION_BATCH = 64  # images at once; the numbers do not depend on it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result:
-    """What a run came to.
+    """What a run came to. Each figure of `result.json` is an attribute too, by its name there.
 
     Attributes:
-        test_accuracy: of `best.keras` on the test set, or on the validation set where there is no other.
-        classes: how many.
-        seconds: from the call to the end, imports left out.
         out: the folder.
         model: the best model, as it is in `best.keras`.
         evaluation: all that was measured on `split`.
         split: `"test"` or `"validation"`.
         facts: what `result.json` holds.
+        task: that it was trained for, with what was chosen on the validation set.
     """
 
-    test_accuracy: float
-    classes: int
-    seconds: float
     out: Path
     model: keras.Model
-    evaluation: Evaluation
+    evaluation: Any
     split: str
-    facts: dict
+    facts: dict[str, Any]
+    task: Task
+
+    def __getattr__(self, name: str) -> Any:
+        facts = vars(self).get("facts", {})
+        if name in facts:
+            return facts[name]
+        raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}.")
 
     def __repr__(self) -> str:
-        facts = f"split={self.split!r}, classes={self.classes}, seconds={self.seconds:.1f}, out={str(self.out)!r}"
-        return f"Result(test_accuracy={self.test_accuracy:.4f}, {facts})"
+        (metric, value), (outputs, count), *_ = self.facts.items()
+        place = f"seconds={self.facts['seconds']:.1f}, out={str(self.out)!r}"
+        return f"Result({metric}={value:.4f}, split={self.split!r}, {outputs}={count}, {place})"
 
 
 def keep_what_there_is(
@@ -128,16 +131,15 @@ def finish(
         source = preparation.source
         say(f"measuring {BEST} on {source.sizes[preparation.split]:,} images")
         model = keras.models.load_model(run.path / BEST, compile=False)
-        evaluation = evaluate(model, source, preparation.split, batch_size=EVALUATION_BATCH)
-        facts = _result(run, preparation, recorder, evaluation, time.monotonic() - began)
-        curves, confusion, report = (run.path / name for name in (CURVES, CONFUSION, REPORT))
-        run.write_confusion(evaluation)
+        task = preparation.options.found_task.settle(model, source, EVALUATION_BATCH)
+        evaluation = task.evaluate(model, source, preparation.split, batch_size=EVALUATION_BATCH)
+        facts = _result(run, preparation, recorder, task, evaluation, time.monotonic() - began)
         run.write_json(RESULT, facts)  # first, since it cannot fail
-        draw_curves(run.rows(), curves)
-        draw_confusion(evaluation.labels, evaluation.predictions, evaluation.class_names, confusion)
-        mistakes = find_mistakes(source, preparation.split, evaluation)
+        draw_curves(run.rows(), run.path / CURVES, task.curves)
+        task.write_files(evaluation, run.path)
         title, config = f"{source.name}, {model.name}", plain(configuration)
-        write_report(report, title, facts, evaluation, curves, confusion, mistakes, source.bad_images, config)
+        panel = task.panel(evaluation, run.path, source, preparation.split)
+        write_report(run.path / REPORT, title, facts, panel, run.path / CURVES, source.bad_images, config)
         write_card(run.path, run_card(config, facts))
         facts |= {"files": sorted({path.name for path in run.path.iterdir()} - {CHECKPOINTS})} | FINISHED
         run.write_json(RESULT, facts)  # the last one
@@ -145,31 +147,25 @@ def finish(
             say(printable(f"stopped {facts['stopped']}"))
         if facts["averaged"]:
             say(f"{BEST} holds averaged weights, {LAST} the weights themselves")
-        for line in result_lines(run.path, facts):
+        for line in result_lines(run.path, facts, task):
             say(line)
-        accuracy, classes = evaluation.accuracy, len(evaluation.class_names)
-        return Result(accuracy, classes, facts["seconds"], run.path, model, evaluation, preparation.split, facts)
+        return Result(run.path, model, evaluation, preparation.split, facts, task)
 
 
 def _result(
-    run: RunDirectory, preparation: Preparation, recorder: Recorder, evaluation: Evaluation, seconds: float
+    run: RunDirectory, preparation: Preparation, recorder: Recorder, task: Task, evaluation: Any, seconds: float
 ) -> dict[str, Any]:
     model, plan, rows, best = preparation.model, preparation.plan, run.rows(), recorder.best_epoch or 0
-    training_seconds = rows[-1]["seconds"]
+    training_seconds, metric = rows[-1]["seconds"], task.metrics[0]
     reason = "" if not recorder.stopped else f": {recorder.stopped}"
     stopped = {} if recorder.stopped is None else {"stopped": f"after epoch {len(rows)} of {plan.epochs}{reason}"}
-    return {
-        "test_accuracy": evaluation.accuracy,
-        "classes": len(evaluation.class_names),
+    facts = {
         "seconds": seconds,
         "split": preparation.source.own_name(preparation.split),
         "test_images": evaluation.count,
-        "test_loss": evaluation.loss,
-        "top5_accuracy": evaluation.top5_accuracy,
-        "calibration_error": evaluation.calibration_error,
         "averaged": [BEST] if plan.recipe.ema_momentum is not None else [],
         "best_epoch": best,
-        "best_validation_accuracy": rows[best - 1]["val_accuracy"],
+        f"best_validation_{metric}": rows[best - 1][f"val_{metric}"],
         "epochs": len(rows),
         "steps": int(rows[-1]["step"]),
         "recipe": plan.recipe.name,
@@ -177,5 +173,5 @@ def _result(
         "trainable_parameters": num_parameters(model.trainable_weights),
         "training_seconds": training_seconds,
         "images_per_second": rows[-1]["step"] * plan.batch_size / training_seconds,
-        "per_class": [dataclasses.asdict(result) for result in evaluation.classes],
-    } | stopped
+    }
+    return task.result(evaluation, facts) | task_facts(task) | stopped

@@ -25,9 +25,9 @@ class EpochRecord:
 
     Example:
         >>> def stop_when_good(record):  # for `finetune(..., on_epoch=stop_when_good)`
-        ...     if record.metrics["val_accuracy"] > 0.95:
+        ...     if record.metrics["val_loss"] < 0.1:
         ...         raise keras_vit.StopRun
-        >>> stop_when_good(keras_vit.EpochRecord(1, 10, 4, 2.5, {"val_accuracy": 0.96}))
+        >>> stop_when_good(keras_vit.EpochRecord(1, 10, 4, 2.5, {"val_loss": 0.06}))
         Traceback (most recent call last):
             ...
         keras_vit.runs.epoch_calls.StopRun
@@ -37,8 +37,8 @@ class EpochRecord:
         epochs: how many the run has unless it is stopped.
         step: optimizer steps since the run began.
         seconds: of the run up to now, those before a kill included.
-        metrics: values by name: `loss`, `accuracy`, `learning_rate` and `gradient_norm`; with a validation set also
-            `val_loss` and `val_accuracy`.
+        metrics: values by name, the columns of `metrics.csv`: `loss`, the task's metrics, `learning_rate` and
+            `gradient_norm`; with a validation set also `val_loss` and the others that begin with `val_`.
     """
 
     epoch: int

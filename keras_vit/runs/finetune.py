@@ -29,7 +29,7 @@ from keras_vit.runs.epoch_calls import EpochCalls, EpochRecord
 from keras_vit.runs.expectation import say_expected
 from keras_vit.runs.minute_lines import with_minute_lines
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
-from keras_vit.runs.own_files import BAD_IMAGES, CHECKPOINTS, CONFIG, LAST
+from keras_vit.runs.own_files import BAD_IMAGES, CHECKPOINTS, CONFIG, LAST, metric_columns
 from keras_vit.runs.preparation import Preparation, prepare
 from keras_vit.runs.progress import Progress
 from keras_vit.runs.recorder import Recorder
@@ -63,7 +63,7 @@ def finetune(
     on_epoch: Callable[[EpochRecord], Any] | None = None,
     **changes: Unpack[FinetuneChanges],
 ) -> Result:
-    """Trains a classifier on your photos by a published recipe, measures it, and writes a folder with all results.
+    """Trains a model on your photos by a published recipe, measures it, and writes a folder with all results.
 
     The random state of Keras is set by the option `seed`. With a `layout`, several processes may call this together:
     each gets the `Result`, and the first alone writes `out`.
@@ -71,8 +71,8 @@ def finetune(
     Example:
         >>> quiet = lambda line: None
         >>> result = keras_vit.finetune(photos, "run", image_size=32, epochs=1, say=quiet)
-        >>> result.classes, result.split
-        (3, 'test')
+        >>> result.split, result.test_images
+        ('test', 3)
         >>> sorted(path.name for path in result.out.glob("*.keras"))
         ['best.keras', 'last.keras']
 
@@ -80,9 +80,9 @@ def finetune(
         data: a folder, a `.csv`, shards, a name, arrays, or a `Source`, as `keras_vit.open_source` takes them.
         out: folder of the run, which must be new or empty, or hold an unfinished run of the same options and data: it
             goes on then, to the numbers that it would have come to. It gets `config.json`, `metrics.csv` and
-            `tensorboard/`; `best.keras` (by validation accuracy) and `last.keras`; `result.json`, `report.html` and
-            `README.md` (the model card); `curves.png`, `confusion_matrix.png` and `.csv`; `bad_images.txt` if there
-            are any; and `checkpoints/` until it is finished.
+            `tensorboard/`; `best.keras` (by the task's metric on the validation set) and `last.keras`; `result.json`,
+            `report.html` and `README.md` (the model card); `curves.png` and the task's own files; `bad_images.txt` if
+            there are any; and `checkpoints/` until it is finished.
         options: how to train, as a record; by default `FinetuneOptions()`.
         say: called with each line of what happens; `print` also shows a bar on a terminal.
         on_epoch: called with a `keras_vit.EpochRecord` after each epoch, in every process of a `layout`. If it raises
@@ -123,8 +123,9 @@ def finetune(
         check_reloads(preparation.model)
     check_disk(of_all(out), preparation.model, preparation.plan.recipe)
     say_expected(preparation, of_all(out), say)
-    run = RunDirectory(out, goes_on=earlier is not None)
-    recorder, progress = Recorder(run), Progress(preparation.plan, say, preparation.stages)
+    task = options.found_task
+    run = RunDirectory(out, metric_columns(task), goes_on=earlier is not None)
+    recorder, progress = Recorder(run, task), Progress(preparation.plan, say, preparation.stages, task.metrics)
     checkpoints = _checkpoints(run, options, configuration, earlier, [recorder, progress])
     try:
         _check_begin(run, checkpoints, options, earlier)
@@ -249,7 +250,7 @@ def _train_set(preparation: Preparation, start_step: int) -> Any:
             preprocessing=dataclasses.replace(record, image_size=image_size),
             training=True,
             augmentation=preparation.augmentation,
-            labels=preparation.labels,
+            labels=preparation.encoding,
             seed=preparation.options.seed,
             start_step=start_step,
         )
@@ -316,5 +317,5 @@ def _validation_set(preparation: Preparation) -> Any:
         "validation",
         batch_size=batch_size,
         preprocessing=preparation.model.preprocessing,
-        labels=preparation.labels,
+        labels=preparation.encoding,
     )

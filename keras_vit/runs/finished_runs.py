@@ -18,6 +18,7 @@ from keras_vit.pages.formatting import printable
 from keras_vit.runs.last_lines import result_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.runs.own_files import CONFIG, MOST_BYTES, RESULT, is_finished, read_config
+from keras_vit.tasks import find_task
 
 # Options that decide when and where, but no number of the result.
 ELSEWHERE = ("data", "out", "strategy", "layout", "resume", "checkpoint_minutes", "checkpoint_every")
@@ -40,8 +41,9 @@ def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[s
         return None
     try:
         result = json_object(folder / RESULT, MOST_BYTES)
-        before = read_config(folder / CONFIG)["arguments"]
-        lines = [*result_lines(folder, result)]
+        config = read_config(folder / CONFIG)
+        before = config["arguments"]
+        lines = [*result_lines(folder, result, find_task(result.get("task", config.get("task"))))]
     except (ValueError, TypeError, KeyError):  # not as a run writes it
         return None
     found = [*_other_options(before, options)] or [*_other_data(folder, before.get("data"), data)]
@@ -58,14 +60,15 @@ def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[s
 def _other_options(before: Mapping[str, Any], options: FinetuneOptions) -> Iterator[str]:
     """A line for each option that is not as it was; one that has come since was at its default."""
     defaults = {option.name: option.default for option in dataclasses.fields(options)}
-    for name, now in json.loads(json.dumps(options.facts(), default=str)).items():
-        was = before.get(name, defaults[name])
+    asked = json.loads(json.dumps(options.facts(), default=str))
+    for name, default in defaults.items():
+        was, now = before.get(name, default), asked.get(name, default)
         if name not in ELSEWHERE and now not in (_FOUND, was):
             yield f"{FLAGS[name]}: {_shown(was)} before, {_shown(now)} now"
 
 
 def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:
-    """A line if the data are not those of the run, or have other files and labels where they lie now."""
+    """A line if the data are not those of the run, or have other files and targets where they lie now."""
     if was in (str(data), os.path.abspath(expand_path(str(data)))):
         return
     if not (isinstance(was, str) and os.path.isabs(was) and expand_path(str(data)).exists()):  # one is no path
@@ -78,7 +81,7 @@ def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:
     run = read_facts(folder / CONFIG)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of bad files, of which the training has told
-        source = open_source(data, seed=run.seed)
+        source = open_source(data, seed=run.seed, targets=run.task.targets())
     if has_changed(run, source):
         yield f"--data: {_shown(was)} before, {_shown(os.path.abspath(expand_path(str(data))))} now, with other files"
 

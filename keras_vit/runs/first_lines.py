@@ -13,10 +13,10 @@ from keras_vit.training.plan import Plan
 _PHOTOS = "photos"  # with which the kinds of ignored files begin that its owner may miss
 
 
-def data_lines(source: Source) -> Iterator[str]:
-    """Its name and size, and how many files of each kind do not count."""
+def data_lines(source: Source, outputs: str) -> Iterator[str]:
+    """Its name and size, with the outputs in words, and how many files of each kind do not count."""
     sizes = ", ".join(f"{split} {size:,}" for split, size in source.sizes.items())
-    yield from format_facts("data", f"{printable(source.name)}: {len(source.class_names)} classes; {sizes} images")
+    yield from format_facts("data", f"{printable(source.name)}: {outputs}; {sizes} images")
     if source.bad_images:  # `open_source` has warned of them with examples
         yield from format_facts("", f"{len(source.bad_images):,} files left out: {count_reasons(source.bad_images)}")
     ignored = source.facts.get("ignored_kinds")

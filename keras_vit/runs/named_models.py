@@ -10,6 +10,7 @@ from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.files import expand_path
 from keras_vit.runs.saved_runs import RunFacts, load_model, read_facts
+from keras_vit.tasks import task_of_model
 from keras_vit.weights.checkpoint import Checkpoint, file_in, read_checkpoint
 from keras_vit.weights.registry import list_weights
 from keras_vit.weights.resolve import WeightsFile, find_file
@@ -22,13 +23,13 @@ _ENCODERS = {builder: name for name, builder in ENCODERS.items()}
 NAMES = (*VARIANTS, *BUILDERS, *RESNETS, *ENCODERS, *_ENCODERS)
 
 
-def open_named(given: str, weights: str | None = None, reads_classes: bool = True) -> tuple[Any, RunFacts]:
-    """The model, and what its run knows of classes, data and seed; of no run the facts of none.
+def open_named(given: str, weights: str | None = None, needs_head: bool = True) -> tuple[Any, RunFacts]:
+    """The model, and what its run knows of its outputs, data and seed; of no run the facts of none.
 
     Args:
         given: a name or a path.
         weights: of a variant, in place of the usual ones.
-        reads_classes: whether a model without a head is of no use.
+        needs_head: whether a model without a head is of no use.
 
     Raises:
         ValueError: for a model or weights that cannot be.
@@ -42,27 +43,27 @@ def open_named(given: str, weights: str | None = None, reads_classes: bool = Tru
 
     variant, named = found
     file = find_file(named, variant)
-    classifies = bool(file.record.classes if file.record else _look_into(file.path).classes)
-    if reads_classes and classifies and _embeds(file):
+    has_head = bool((file.record or _look_into(file.path)).classes)
+    if needs_head and has_head and _embeds(file):
         raise ValueError(
             "the weights must have a classifier.\n"
-            f"Received: {given}, an image tower. Its outputs are an embedding and no classes: compare it "
-            "with embeddings of texts, `keras_vit.zero_shot`, train a classifier on it, `keras-vit finetune "
+            f"Received: {given}, an image tower. Its output is an embedding: compare it with "
+            "embeddings of texts, `keras_vit.zero_shot`, train a classifier on it, `keras-vit finetune "
             "--weights`, or measure its features, `keras-vit evaluate --probe`."
         )
-    if reads_classes and not classifies:
+    if needs_head and not has_head:
         raise ValueError(
             "the weights must have a classifier.\n"
             f"Received: {given}, an encoder without one. Train one on it, `keras-vit finetune --weights`, or "
             "measure its features, `keras-vit evaluate --probe`."
         )
     if variant is not None and variant in RESNETS:
-        return build_resnet(variant, classifies, named), RunFacts()
-    return build(variant, classifies, named), RunFacts()
+        return build_resnet(variant, has_head, named), RunFacts()
+    return build(variant, has_head, named), RunFacts()
 
 
 def _embeds(file: WeightsFile) -> bool:
-    """Whether the weights end in the projection of an image tower; fine-tuned ones have classes in its place."""
+    """Whether the weights end in the projection of an image tower; fine-tuned ones have a new head in its place."""
     if file.record is not None:
         return file.record.family in ("clip", "tinyclip", "eva_clip", "pe_core") and "_ft_" not in file.record.name
     return _look_into(file.path).embeds()
@@ -140,10 +141,10 @@ def load_run(place: Path) -> tuple[Any, RunFacts]:
     model = load_model(file)
     _check_loaded(model, file)
     if run.class_names is None:
-        return model, dataclasses.replace(run, class_names=model.class_names)
+        return model, dataclasses.replace(run, class_names=model.class_names, task=task_of_model(model))
     if len(run.class_names) != model.output_spec.size:
         raise ValueError(
-            "config.json must name the classes of the model beside it.\n"
+            "config.json must name the outputs of the model beside it.\n"
             f"Received: {config} with {len(run.class_names)} names, and {file} with {model.output_spec.size} outputs."
         )
     return model, run

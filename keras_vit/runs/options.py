@@ -3,7 +3,7 @@
 Without Keras, so that a command line can be parsed before it is imported.
 """
 
-# ruff: noqa: RUF009  `_option` gives a field, as `dataclasses.field` does
+# ruff: noqa: RUF009  `option` gives a field, as `dataclasses.field` does
 
 import dataclasses
 import functools
@@ -37,6 +37,8 @@ from keras_vit.config.recipes.recipe_records import option_hint
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.config.vit import ViTConfig
+from keras_vit.tasks import DEFAULT, TASKS, Task, find_task
+from keras_vit.tasks.task import option
 from keras_vit.weights.registry import near
 from keras_vit.weights.resolve import check_weights
 
@@ -47,11 +49,6 @@ _COUNTS = ("train_images", "batch_size", "steps", "epochs", "accumulation_steps"
 _NAMES = ("small", *VARIANTS, *BUILDERS, *RESNETS, *ENCODERS, *ENCODERS.values())  # of models
 _TRAINABLE = ("all", "head")  # and last_blocks:k
 _Function = TypeVar("_Function", bound=Callable)
-
-
-def _option(default: Any, help: str, flag: str | None = None, **parser: Any) -> Any:
-    """A field, and what the command line says of it; `flag` where that is not its name, `parser` as argparse has it."""
-    return dataclasses.field(default=default, metadata={"help": help, "flag": flag, "parser": parser})
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -76,8 +73,8 @@ class FinetuneOptions:
             the recipe's, or none.
         patch_dropout_rate: share of the patches that training leaves out, in [0, 1), instead of the model's. Less work
             and another training (arXiv:2208.07220).
-        train_images: how many of the training images count, the classes by turns; see `keras_vit.Source.subset`. By
-            default all.
+        train_images: how many of the training images count, as evenly as `keras_vit.Source.subset` has it. By default
+            all.
         batch_size: images of one optimizer step; by default the recipe's, or fewer for a small training set.
         steps: optimizer steps in all; by default the recipe's. Where no recipe is named, pre-trained weights get 500
             for up to 10,000 images, 10,000 for up to 200,000, and else 20,000 (arXiv:2010.11929, table 4).
@@ -96,6 +93,7 @@ class FinetuneOptions:
             `"tensor"`, or `"tensor:k"` with k devices to a copy; `"none"` is one device.
         strategy: on TensorFlow `"one"` device, `"mirrored"` for all GPUs of this machine, `"tpu"`, or `"auto"`: see
             `keras_vit.strategy`. A model that is built stays on the devices that it was built for.
+        task: what the model is trained for, a name in `keras_vit.tasks.TASKS`, or a `Task` with options of its own.
         seed: of the split, the order, the augmentation, and the random initialisation.
         on_bad_image: `"skip"` names files that cannot be decoded and goes on; `"raise"` refuses them.
         resume: `"auto"` goes on with an unfinished run of the same options and data, and starts where there is none;
@@ -108,95 +106,96 @@ class FinetuneOptions:
         TypeError: for a value of the wrong type.
     """
 
-    model: Any = _option(None, "as B/16, ViTB16, R50x1 or small; by default the weights', or small", metavar="MODEL")
-    weights: FilePath | None = _option(
+    model: Any = option(None, "as B/16, ViTB16, R50x1 or small; by default the weights', or small", metavar="MODEL")
+    weights: FilePath | None = option(
         "default",
         "published ones, a file, a folder or none; by default augreg-imagenet21k, of a ResNet bit-imagenet21k, or none",
         metavar="NAME",
     )
-    recipe: Recipe | str | None = _option(None, "as in `keras-vit recipes`; by default the weights'", metavar="NAME")
-    train_images: int | None = _option(
-        None, "of the training images so many, the classes by turns; by default all", type=int, metavar="N"
+    recipe: Recipe | str | None = option(None, "as in `keras-vit recipes`; by default the weights'", metavar="NAME")
+    train_images: int | None = option(
+        None, "of the training images so many, all kinds evenly; by default all", type=int, metavar="N"
     )
-    batch_size: int | None = _option(
+    batch_size: int | None = option(
         None, "images of one optimizer step; by default the recipe's, or fewer for a small set", type=int, metavar="B"
     )
-    steps: int | None = _option(None, "optimizer steps in all; by default the recipe's", type=int, metavar="N")
-    epochs: int | None = _option(None, "passes over the images; by default the recipe's", type=int, metavar="N")
-    learning_rate: float | None = _option(
+    steps: int | None = option(None, "optimizer steps in all; by default the recipe's", type=int, metavar="N")
+    epochs: int | None = option(None, "passes over the images; by default the recipe's", type=int, metavar="N")
+    learning_rate: float | None = option(
         None, "the highest one; by default the recipe's, in proportion to the batch", type=float, metavar="RATE"
     )
-    image_size: int | tuple[int, int] | None = _option(
+    image_size: int | tuple[int, int] | None = option(
         None,
         "as 224 or 224x320 (height, width); by default the recipe's, the model's or the weights'",
         type=parse_sides,
         metavar="SIZE",
     )
-    start_image_size: int | tuple[int, int] | None = _option(
+    start_image_size: int | tuple[int, int] | None = option(
         None,
         "of the first epochs' images, which grow to the size above; by default all the same",
         type=parse_sides,
         metavar="SIZE",
     )
-    patch_dropout_rate: float | None = _option(
+    patch_dropout_rate: float | None = option(
         None,
         "share of the patches that training leaves out; by default none",
         flag="--patch-dropout",
         type=float,
         metavar="SHARE",
     )
-    augmentation: Any = _option(
+    augmentation: Any = option(
         None, "of the training images, as inception or augreg-medium1; by default the recipe's", metavar="NAME"
     )
-    accumulation_steps: int | None = _option(
+    accumulation_steps: int | None = option(
         None,
         "micro-batches of a batch, for less memory; by default as few as fit",
         flag="--accumulate",
         type=int,
         metavar="K",
     )
-    layer_decay: float | None = _option(
+    layer_decay: float | None = option(
         None, "of the learning rate, from each layer to the one below; by default 1", type=float, metavar="FACTOR"
     )
-    ema_momentum: float | None = _option(
+    ema_momentum: float | None = option(
         None,
         "keep an average of the weights, with this momentum; by default the recipe's",
         flag="--ema",
         type=float,
         metavar="MOMENTUM",
     )
-    lora_rank: int | None = _option(
+    lora_rank: int | None = option(
         None,
         "train low-rank factors of this rank and the head only; by default none",
         flag="--lora",
         type=int,
         metavar="RANK",
     )
-    trainable: str = _option("all", "the weights that learn: all, head, or last_blocks:K", metavar="WEIGHTS")
-    seed: int = _option(
+    trainable: str = option("all", "the weights that learn: all, head, or last_blocks:K", metavar="WEIGHTS")
+    task: Task | str = option(DEFAULT, f"what is learned: {', '.join(TASKS)}", metavar="TASK")
+    seed: int = option(
         0, "of the split, the order, the augmentation and the random initialisation", type=int, metavar="N"
     )
-    precision: str = _option(
+    precision: str = option(
         "auto", "of the computation; auto: half where it pays; weights stay in float32", choices=TRAINING_PRECISIONS
     )
-    on_bad_image: str = _option("skip", "leave out files that cannot be decoded, or refuse them", choices=ON_BAD_IMAGE)
-    layout: str = _option(
+    on_bad_image: str = option("skip", "leave out files that cannot be decoded, or refuse them", choices=ON_BAD_IMAGE)
+    layout: str = option(
         "none", "on JAX, how all devices share the model: replicated, fsdp or tensor:K", metavar="LAYOUT"
     )
-    resume: str = _option(
+    resume: str = option(
         "auto", "go on with an unfinished run in this folder, or never, or refuse to start anew", choices=RESUME
     )
-    checkpoint_minutes: float = _option(
+    checkpoint_minutes: float = option(
         10.0, "how often the state is saved within an epoch", type=float, metavar="MINUTES"
     )
-    checkpoint_every: int | None = _option(None, "the same in steps; by default none", type=int, metavar="STEPS")
-    strategy: str = _option("auto", "one device, all GPUs together, or a TPU; auto: what is there", choices=STRATEGIES)
+    checkpoint_every: int | None = option(None, "the same in steps; by default none", type=int, metavar="STEPS")
+    strategy: str = option("auto", "one device, all GPUs together, or a TPU; auto: what is there", choices=STRATEGIES)
 
     def __post_init__(self) -> None:
         check_strategy_name(self.strategy)
-        for option in dataclasses.fields(self):
-            if choices := option.metadata["parser"].get("choices"):
-                check_choice(option.name, getattr(self, option.name), choices)
+        for each in dataclasses.fields(self):
+            if choices := each.metadata["parser"].get("choices"):
+                check_choice(each.name, getattr(self, each.name), choices)
         self._check_numbers()
         _check_model(self.model)
         if self.weights is not None:
@@ -208,6 +207,7 @@ class FinetuneOptions:
 
             find_augmentation(self.augmentation)
         self._check_together()
+        self.found_task.check(self)
 
     def _check_numbers(self) -> None:
         """Out-of-range ones are refused; integers of NumPy become ints."""
@@ -278,8 +278,15 @@ class FinetuneOptions:
 
     def facts(self) -> dict[str, Any]:
         """The options that have a short text, as a report shows them; of others the type."""
-        named = vars(self) | {"model": self.start}
+        named = vars(self) | {"model": self.start, "task": str(self.found_task)}
+        if named["task"] == DEFAULT:  # of which folders of earlier versions say nothing
+            del named["task"]
         return {name: value if is_short(value) else type(value).__name__ for name, value in named.items()}
+
+    @property
+    def found_task(self) -> Task:
+        """The record of `task`."""
+        return find_task(self.task)
 
     @property
     def start(self) -> Any:
@@ -288,8 +295,8 @@ class FinetuneOptions:
 
 
 FLAGS = {
-    option.name: option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
-    for option in dataclasses.fields(FinetuneOptions)
+    each.name: each.metadata["flag"] or f"--{each.name.replace('_', '-')}"
+    for each in dataclasses.fields(FinetuneOptions)
 }
 
 _hint = functools.partial(option_hint, options=(*FLAGS, "data", "out"))
@@ -316,6 +323,7 @@ class FinetuneChanges(TypedDict, total=False):
     ema_momentum: float | None
     lora_rank: int | None
     trainable: str
+    task: Task | str
     seed: int
     precision: str
     on_bad_image: str
@@ -345,8 +353,8 @@ def with_options(function: _Function) -> _Function:
     signature = inspect.signature(function)
     own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
     fields = [
-        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
-        for option in dataclasses.fields(FinetuneOptions)
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+        for each in dataclasses.fields(FinetuneOptions)
     ]
     vars(function)["__signature__"] = signature.replace(parameters=[*own, *fields])
     return with_hints(function, _hint)

@@ -14,20 +14,15 @@ from keras_vit.checks import ArgumentError
 from keras_vit.files import FileKindError, json_object, open_regular, read_head, read_json_object
 from keras_vit.pages.html import BEGINNING, PICTURE
 from keras_vit.renamed import current_arguments
+from keras_vit.tasks import Task, find_task
 
-COLUMNS = (
-    *("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"),
-    *("learning_rate", "gradient_norm", "seconds"),
-)
 BEST, LAST = "best.keras", "last.keras"
 CONFIG, RESULT, FAILURE, METRICS = "config.json", "result.json", "failure.json", "metrics.csv"
-CURVES, CONFUSION, CONFUSION_TABLE = "curves.png", "confusion_matrix.png", "confusion_matrix.csv"
+CURVES = "curves.png"
 REPORT, BAD_IMAGES = "report.html", "bad_images.txt"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"  # folders; the first is there until the run is finished
-CORNER = "true \\ predicted"  # first cell of the confusion matrix
-CELLS = ("true", "predicted", "images")  # columns where it is a list of cells
 FINISHED = {"status": "finished"}  # in `result.json` once all files of the run are there
-MOST_BYTES = 1 << 26  # of a file of figures or of what was asked for; the names of 21,843 classes take 1 MB
+MOST_BYTES = 1 << 26  # of a file of figures or of what was asked for; 21,843 names take 1 MB
 
 _RECORDS = ("versions", "arguments", "data", "plan")  # of a configuration, which are read before all is compared
 _SIGNATURE = "keras_vit run {} epoch {}"  # comment of a model's archive, over which Keras passes
@@ -35,14 +30,20 @@ _SIGNED = re.compile(rb"keras_vit run (\w+) epoch (\d+)\Z")
 # How the files of a run begin. The card has a mark of its own; one without it is kept.
 _BEGINNINGS = {
     CONFIG: rb'\{\n  "versions": \{\n    "keras_vit": "',
-    RESULT: rb'\{\n  "test_accuracy": ',
+    RESULT: rb'\{\n  "test_\w+": ',
     FAILURE: rb'\{\n  "status": "',
-    METRICS: re.escape(",".join(COLUMNS).encode()),
-    CONFUSION_TABLE: re.escape(CORNER.encode()) + b",|" + re.escape(",".join(CELLS).encode()),
+    METRICS: rb"epoch,step,loss,(\w+,)+val_loss,(\w+,)+learning_rate,gradient_norm,seconds",
     REPORT: re.escape(BEGINNING.encode()),
     CURVES: PICTURE,
-    CONFUSION: PICTURE,
 }
+_FIRST = b"epoch,step,loss,"  # of the figures
+
+
+def metric_columns(task: Task) -> tuple[str, ...]:
+    """The columns of `metrics.csv`."""
+    validated = (f"val_{name}" for name in task.metrics)
+    own = ("loss", *task.metrics, "val_loss", *validated)
+    return ("epoch", "step", *own, "learning_rate", "gradient_norm", "seconds")
 
 
 def check_replaceable(folder: Path, config: dict[str, Any]) -> None:
@@ -56,6 +57,8 @@ def check_replaceable(folder: Path, config: dict[str, Any]) -> None:
     """
     names = [name for name in _BEGINNINGS if name != CONFIG and os.path.lexists(folder / name)]
     ours = {name: is_ours(folder / name) for name in names}
+    own = find_task(config.get("task")).files.items()
+    ours |= {name: is_ours(folder / name, beginning) for name, beginning in own if os.path.lexists(folder / name)}
     if os.path.lexists(folder / BAD_IMAGES):
         ours[BAD_IMAGES] = (folder / BAD_IMAGES).is_file() and bool(config.get("data", {}).get("bad_images"))
     if os.path.lexists(folder / TENSORBOARD):
@@ -130,12 +133,12 @@ def fault_of_archive(file: Path) -> str | None:
     return damaged and f"which is damaged in {damaged!r}"
 
 
-def is_ours(path: Path) -> bool:
+def is_ours(path: Path, beginning: bytes | None = None) -> bool:
     """Whether a regular file by the name of one of a run is as a run writes it, as far as its beginning tells."""
     head = read_head(path)
-    if path.name == METRICS and head is not None and len(head) < len(",".join(COLUMNS)):
-        return ",".join(COLUMNS).encode().startswith(head)  # of a run that was killed in its first row
-    return head is not None and re.match(_BEGINNINGS[path.name], head, re.DOTALL) is not None
+    if path.name == METRICS and head is not None and b"\n" not in head and not head.startswith(_FIRST):
+        return _FIRST.startswith(head)  # of a run that was killed in its first row
+    return head is not None and re.match(beginning or _BEGINNINGS[path.name], head, re.DOTALL) is not None
 
 
 def _kind(path: Path) -> str:

@@ -28,6 +28,7 @@ from keras_vit.resnet_builders import build_resnet, published_resnet
 from keras_vit.runs.first_lines import data_lines, plan_lines
 from keras_vit.runs.options import FinetuneOptions, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, SmallModel, small_model
+from keras_vit.tasks import Task
 from keras_vit.training.devices import Devices, strategy
 from keras_vit.training.hosts.distribution import spread
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
@@ -56,7 +57,7 @@ class Preparation:
         plan: of the training.
         stages: of it, by the size of the images; one where that stays.
         augmentation: of the training images.
-        labels: `"int"` or `"one_hot"`.
+        encoding: of the targets, as the task has it.
         devices: that share a batch.
     """
 
@@ -67,7 +68,7 @@ class Preparation:
     plan: Plan
     stages: tuple[Stage, ...]
     augmentation: Augmentation
-    labels: str
+    encoding: str
     devices: int
 
 
@@ -77,15 +78,16 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
     told = _check_request(options)
     devices = _find_devices(options)
     options = dataclasses.replace(options, strategy=devices.kind, precision=devices.precision)
-    source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image)
+    task = options.found_task
+    source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image, targets=task.targets())
     if options.train_images is not None:
-        source = source.subset(options.train_images, seed=options.seed)
-    for line in data_lines(source):
+        source = task.subset(source, options.train_images, options.seed)
+    for line in data_lines(source, task.size_in_words(len(source.class_names))):
         say(line)
     if (devices.kind, devices.precision) != ("one", "float32"):
         for line in format_facts("devices", devices.reason):
             say(line)
-    source.check_labels()
+    task.check_source(source)
     split = _measured_split(source)
     keras.utils.set_random_seed(options.seed)
     small = small_model(source)
@@ -97,14 +99,13 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
         training_plan = _make_plan(options, source, model, recipe, sharing, say)
         stages = _find_stages(options, recipe, model, training_plan.epochs)
         augmentation = find_augmentation(recipe.augmentation if options.augmentation is None else options.augmentation)
-        smooth = recipe.loss == "softmax" and recipe.label_smoothing
-        labels = "one_hot" if augmentation.mixes or smooth else "int"
-        training_plan.prepare(model, head)
-        model.compile(**training_plan.compile_arguments(labels))
+        encoding = task.encoding(training_plan, augmentation)
+        model = task.prepare(model, training_plan, source, head)
+        model.compile(**task.compile_arguments(training_plan, encoding, source))
     model.class_names = tuple(source.class_names)
     for line in plan_lines(model, num_parameters(model.trainable_weights), training_plan, stages):
         say(line)
-    return Preparation(options, source, split, model, training_plan, stages, augmentation, labels, sharing)
+    return Preparation(options, source, split, model, training_plan, stages, augmentation, encoding, sharing)
 
 
 def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
@@ -198,7 +199,7 @@ def _check_resnet(options: FinetuneOptions) -> None:
             "a ResNet has no tokens and blocks, as LoRA, layouts, the decay by layers, `last_blocks` and patch dropout "
             "need them.\n"
             f'Received: {", ".join(wrong)} for a ResNet. Leave it out, or train the head alone: trainable="head".',
-            parameters=asked,
+            parameters=tuple(asked),
         )
 
 
@@ -248,7 +249,7 @@ def _find_model(
 ) -> tuple[Any, str]:
     """The model, and what becomes of its head; `told` is the config where weights alone are named."""
     if isinstance(options.model, ImageModel):
-        _check_fits(options.model, source)
+        _check_fits(options.model, source, options.found_task)
         return options.model, "keep"
     config, size = options.model, options.image_size
     size = recipe.image_size if size is None and config is not None else size
@@ -260,8 +261,7 @@ def _find_model(
     shape = _input_shape(size, weights, source, known)
     name = "vit_small" if options.model == "small" else None
     arguments: Arguments = recipe.model_arguments(known)
-    classes = len(source.class_names)
-    arguments |= {"weights": weights, "input_shape": shape, "classes": classes}
+    arguments |= {"weights": weights, "input_shape": shape, **options.found_task.model_arguments(source)}
     layout, parts = parse_layout(options.layout)
     if layout != "none":
         spread(layout, parts, known if config is None else config, **arguments)
@@ -290,12 +290,12 @@ def _check_is_built(options: FinetuneOptions) -> None:
         )
 
 
-def _check_fits(model: Any, source: Source) -> None:
+def _check_fits(model: Any, source: Source, task: Task) -> None:
     if model.output_spec.size != len(source.class_names) or None in model.input_shape[1:]:
         raise ValueError(
-            "the model must have one output for each class of the data, and images of one size.\n"
+            "the model must have one output for each target of the data, and images of one size.\n"
             f"Received: {model.name!r} from {model.input_shape} to {model.output_spec.shape}, "
-            f"{len(source.class_names)} classes."
+            f"{task.size_in_words(len(source.class_names))}."
         )
 
 

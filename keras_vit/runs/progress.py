@@ -13,7 +13,6 @@ from keras_vit.config.recipes.growth import Stage, work_of
 from keras_vit.pages.formatting import clock_time, duration
 from keras_vit.training.plan import Plan
 
-_FIGURES = ("loss", "accuracy", "val_loss", "val_accuracy")  # columns of the table, as in `metrics.csv`
 _QUIET = 50  # seconds without a line, after which a step says one
 _TELLING = 2.0  # seconds of timed steps, from which on they tell how long the run will take
 _SHORT = 60  # seconds: a run that takes less needs no words on it
@@ -29,10 +28,18 @@ class Progress(keras.callbacks.Callback):
         plan: a `Plan`: how many epochs, steps and images there are.
         say: called with one line of text for each epoch; `print` shows a bar as well if the output is a terminal.
         stages: `Stage` records of a training whose images grow, so that later steps take longer.
+        metrics: names of the task's, beside the loss.
     """
 
-    def __init__(self, plan: Plan, say: Callable[[str], Any] = print, stages: Sequence[Stage] = ()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        say: Callable[[str], Any] = print,
+        stages: Sequence[Stage] = (),
+        metrics: Sequence[str] = (),
+    ) -> None:
         super().__init__()
+        self._figures = ("loss", *metrics)
         self.plan = plan
         self.say = say
         self.stages = stages
@@ -127,7 +134,7 @@ class Progress(keras.callbacks.Callback):
             self._now = time.monotonic()
         speed = self._epoch_steps * self.plan.batch_size / max(seconds, 1e-9)
         left = self.seconds_left() if epoch + 1 < self.plan.epochs else None
-        head, row = _rows(epoch, self.plan.epochs, logs or {}, speed, left)
+        head, row = _rows(self._figures, epoch, self.plan.epochs, logs or {}, speed, left)
         if not self._table_begun:
             self._table_begun = True
             self._say(head)
@@ -167,7 +174,7 @@ class Progress(keras.callbacks.Callback):
         timed = self._done > self._compiled
         return {
             "epoch": f"epoch {self._epoch + 1}/{self.plan.epochs}",
-            "figures": "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy") if name in logs),
+            "figures": "  ".join(f"{name} {logs[name]:.4f}" for name in self._figures if name in logs),
             "left": f"{duration(self.seconds_left())} left" if timed else "",
         }
 
@@ -178,9 +185,11 @@ def shows_bars() -> bool:
     return is_terminal and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
-def _rows(epoch: int, epochs: int, logs: Mapping[str, Any], speed: float, left: float | None) -> tuple[str, str]:
+def _rows(
+    figures: Sequence[str], epoch: int, epochs: int, logs: Mapping[str, Any], speed: float, left: float | None
+) -> tuple[str, str]:
     """The head of the table and the row of an epoch."""
-    names = [name for name in _FIGURES if name in logs]
+    names = [name for name in (*figures, *(f"val_{name}" for name in figures)) if name in logs]
     name = f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}"
     row = [f"{logs[name]:.4f}" for name in names] + [f"{speed:,.0f}", duration(left) if left else ""]
     widths = [max(len(name), 6) for name in (*names, "images/s", " " * len("0:00:00"))]

@@ -1,4 +1,4 @@
-"""A trained model to the Hugging Face Hub: its weights where `hf:` names find them, class names and its card beside."""
+"""A trained model to the Hugging Face Hub: its weights where `hf:` names find them, with its names and its card."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def push_to_hub(
     """Publishes a run or a checkpoint folder on the Hugging Face Hub, from where `weights="hf:owner/name"` loads it.
 
     Only weights, the JSON beside them, `PREPROCESSING.md` and the card are sent, in one commit. Of a run the weights
-    are those of `best.keras`, with the names of its classes. Its card is sent as it is in the folder, edits included.
+    are those of `best.keras`, with the names of its outputs. Its card is sent as it is in the folder, edits included.
     Only how to load the model and how photos are prepared is written anew.
 
     Args:
@@ -87,8 +87,9 @@ def _weights_of(place: Path, temporary: FilePath, dialect: str | None) -> Path:
     if (place / BEST).is_file():
         dialect = dialect or "timm"
         check_choice("dialect", dialect, FOLDERS)
-        names = read_facts(place / CONFIG).class_names
-        return save_checkpoint(load_model(place / BEST), temporary, dialect, labels=names).parent
+        run = read_facts(place / CONFIG)
+        named = run.task.checkpoint_arguments(run.class_names)
+        return save_checkpoint(load_model(place / BEST), temporary, dialect, **named).parent
     if not (place / SAFETENSORS_NAME).is_file():
         raise ValueError(
             "`folder` must be that of a finished run, or one that `save_checkpoint` has written for timm or "

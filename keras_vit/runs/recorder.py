@@ -8,37 +8,40 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Logs, Tensor, Variable
-from keras_vit.runs.own_files import BEST, COLUMNS, LAST
+from keras_vit.runs.own_files import BEST, LAST
 from keras_vit.runs.run_directory import RunDirectory
+from keras_vit.tasks import Task
 from keras_vit.training.optimizer_state import inner_optimizer, steps_of
 
 
 class Recorder(keras.callbacks.Callback):
     """Writes a row for each epoch, the model as it is, and the model whenever it is the best one on the validation set.
 
-    Of equal accuracies the lower loss is better. Without a validation set the latest model is taken for the best.
-    Where an average of the weights is kept, the best model has it for its weights, since that is what was validated.
+    The task compares them; of equal ones the lower loss is better. Without a validation set the latest model is taken
+    for the best. Where an average of the weights is kept, the best model has it for its weights, since that is what was
+    validated.
     The last model has the weights themselves and the average in its optimizer, so training can go on from it. Keras
     would leave the average in the weights as `fit` ends. List this callback behind `StepFacts`.
 
     Args:
         run: a `RunDirectory`.
+        task: that says which figures are better.
 
     Attributes:
         best_epoch: number of the epoch, from 1, whose model is `best.keras`; `None` before the first.
         last_epoch: the same of `last.keras`.
-        row: what was written of the last epoch, by the names of `COLUMNS`.
+        row: what was written of the last epoch, by the columns of `run`.
         stopped: why the run was ended before its last epoch; `None` if it was not.
     """
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, task: Task) -> None:
         super().__init__()
-        self.run = run
+        self.run, self._task = run, task
         self.best_epoch: int | None = None
         self.last_epoch: int | None = None
         self.row: dict[str, Any] = {}
         self.stopped: str | None = None
-        self._best: Any = None  # accuracy and loss, the latter negative
+        self._best: Any = None  # of the task's metric and the loss, larger is better
         self._average: Any = None
         self._began: Any = None
         self._seconds = 0.0  # of training in other processes
@@ -88,14 +91,14 @@ class Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         logs = logs or {}
-        row = {name: logs[name] for name in COLUMNS if name in logs}
+        row = {name: logs[name] for name in self.run.columns if name in logs}
         row |= {"epoch": epoch + 1, "step": steps_of(self.model.optimizer)}
         row["seconds"] = self._elapsed()
-        self.row = {name: row.get(name) for name in COLUMNS}
+        self.row = {name: row.get(name) for name in self.run.columns}
         self.run.write_row(self.row)
         if self.run.save_model(self.model, LAST, epoch + 1):
             self.last_epoch = epoch + 1
-        score = (logs["val_accuracy"], -logs["val_loss"]) if "val_accuracy" in logs else (epoch, 0)
+        score = self._task.score(logs) or (epoch, 0)
         if self._best is None or score > self._best:
             self._save_best(epoch, score)
 

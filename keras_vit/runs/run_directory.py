@@ -12,7 +12,7 @@ import os
 import random
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,10 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError
-from keras_vit.evaluation import Evaluation
 from keras_vit.files import FileKindError, atomic_write, is_partial_file, read_regular
-from keras_vit.pages.formatting import printable, spreadsheet_cell
+from keras_vit.pages.formatting import printable
 from keras_vit.runs.own_files import (
-    CELLS,
     CHECKPOINTS,
-    COLUMNS,
-    CONFUSION_TABLE,
-    CORNER,
     METRICS,
     MOST_BYTES,
     TENSORBOARD,
@@ -37,7 +32,6 @@ from keras_vit.runs.own_files import (
     sign,
 )
 
-_MOST_COLUMNS = 1000  # of the table of confusion
 _ALWAYS = ("epoch", "step", "seconds")  # columns that have a number in each row
 # Names of files may hold bytes that are no letters: they are written as JSON and Python spell them, `\\udcff`.
 _ENCODING, _ERRORS = "utf-8", "backslashreplace"
@@ -48,6 +42,7 @@ class RunDirectory:
 
     Args:
         path: of a folder that does not exist yet, or is empty, unless the run goes on.
+        columns: of `metrics.csv`.
         goes_on: whether an unfinished run is in it.
 
     Attributes:
@@ -57,8 +52,8 @@ class RunDirectory:
         ValueError: if something is in it, it is no folder, or nothing can be written there.
     """
 
-    def __init__(self, path: FilePath, goes_on: bool = False) -> None:
-        self.path = Path(path)
+    def __init__(self, path: FilePath, columns: Sequence[str], goes_on: bool = False) -> None:
+        self.path, self.columns = Path(path), tuple(columns)
         self.mark = secrets.token_hex(8)
         self._events: Any = None  # TensorBoard's writer, once there is a row
         if not goes_on:
@@ -84,7 +79,7 @@ class RunDirectory:
         path = self.path / METRICS
         new = not path.exists()
         with open(path, "a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             if new:
                 writer.writeheader()
             writer.writerow(row)
@@ -103,23 +98,6 @@ class RunDirectory:
             return
         with atomic_write(path) as part:
             Path(part).write_bytes(text.encode(_ENCODING))
-
-    def write_confusion(self, evaluation: Evaluation) -> None:
-        """Writes the matrix with the names of the classes; rows are true ones, columns predicted ones.
-
-        Above 1,000 classes it is a list of the cells that are not 0, since spreadsheets take no more columns. A name
-        that a spreadsheet would take for a formula has `'` before it.
-        """
-        names = [spreadsheet_cell(name) for name in evaluation.class_names]
-        if len(names) > _MOST_COLUMNS:
-            pairs, counts = np.unique([evaluation.labels, evaluation.predictions], axis=1, return_counts=True)
-            cells = zip(*pairs.tolist(), counts.tolist(), strict=True)
-            rows = [[*CELLS], *([names[i], names[j], count] for i, j, count in cells)]
-        else:
-            rows = [[CORNER, *names]]
-            rows += [[name, *counts] for name, counts in zip(names, evaluation.confusion.tolist(), strict=True)]
-        with atomic_write(self.path / CONFUSION_TABLE) as part, open(part, "w", -1, _ENCODING, _ERRORS, "") as file:
-            csv.writer(file).writerows(rows)
 
     def save_model(self, model: keras.Model, name: str, epoch: int = 0) -> bool:
         """Saves a model unless it has a value that is not finite; returns whether it did.
@@ -146,7 +124,7 @@ class RunDirectory:
             return []
         try:
             reader = csv.reader(io.StringIO(read_regular(path, MOST_BYTES).decode(_ENCODING), newline=""))
-            return _figures(reader)
+            return _figures(reader, self.columns)
         except FileKindError as error:
             fault = error.reason
         except UnicodeDecodeError:
@@ -173,16 +151,16 @@ class RunDirectory:
             self._events.flush()
 
 
-def _figures(reader: Iterable[list[str]]) -> list[dict[str, float | None]]:
+def _figures(reader: Iterable[list[str]], columns: Sequence[str]) -> list[dict[str, float | None]]:
     """Rows of numbers, by column; a `ValueError` says what is wrong on which line."""
     lines = list(reader)
-    if not lines or lines[0] != list(COLUMNS):
-        raise ValueError(f"where the first line must name the columns {', '.join(COLUMNS)}")
+    if not lines or lines[0] != list(columns):
+        raise ValueError(f"where the first line must name the columns {', '.join(columns)}")
     rows = []
     for number, cells in enumerate(lines[1:], 2):
-        if len(cells) != len(COLUMNS):
-            raise ValueError(f"where line {number} has {len(cells)} cells instead of {len(COLUMNS)}")
-        row = dict(zip(COLUMNS, cells, strict=True))
+        if len(cells) != len(columns):
+            raise ValueError(f"where line {number} has {len(cells)} cells instead of {len(columns)}")
+        row = dict(zip(columns, cells, strict=True))
         rows.append({name: _figure(number, name, text) for name, text in row.items()})
     return rows
 

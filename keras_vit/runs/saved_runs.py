@@ -1,4 +1,4 @@
-"""What a finished run is used by later: its model, and what its `config.json` says of classes, data and seed.
+"""What a finished run is used by later: its model, and what its files say of task, names, data and seed.
 
 The folder may be a stranger's or damaged: whatever is wrong is one error that names the file. Keras is imported when
 a model is loaded.
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import ArgumentError
-from keras_vit.files import FileKindError, json_object, open_regular
+from keras_vit.files import FileKindError, json_object, open_regular, read_json_object
 from keras_vit.pages.formatting import printable
-from keras_vit.runs.own_files import MOST_BYTES
+from keras_vit.runs.own_files import MOST_BYTES, RESULT
+from keras_vit.tasks import Task, find_task
 
 _MEMBERS = {"config.json", "metadata.json", "model.weights.h5"}  # of a .keras archive
 _OF_SAFE_MODE = ("safe_mode", "Lambda", "unsafe")  # words by which Keras refuses to run what a file says
@@ -40,6 +41,7 @@ class RunFacts:
         seed: of the division into splits.
         data_hash: of the data as they were, by `fingerprint`; `None` if it is not known.
         subset: arguments of `Source.subset`, if part of the training images counted.
+        task: that the model was trained for.
     """
 
     class_names: tuple[str, ...] | None = None
@@ -47,6 +49,7 @@ class RunFacts:
     seed: int = 0
     data_hash: str | None = None
     subset: dict[str, Any] | None = None
+    task: Task = dataclasses.field(default_factory=find_task)
 
 
 def read_facts(config: Path, is_run: bool = True) -> RunFacts:
@@ -71,6 +74,7 @@ def read_facts(config: Path, is_run: bool = True) -> RunFacts:
             seed=_seed(said),
             data_hash=data_hash if isinstance(data_hash, str) else None,
             subset=_object(facts, "subset") if "subset" in facts else None,
+            task=_task(said, config.with_name(RESULT)),
         )
     except ValueError as error:
         rule, _, received = str(error).rpartition("\nReceived: ")
@@ -78,6 +82,14 @@ def read_facts(config: Path, is_run: bool = True) -> RunFacts:
             f"config.json must be as a run wrote it{': ' * bool(rule)}{rule.rstrip('.')}.\n"
             f"Received: {printable(config)}: {printable(received)}."
         ) from None
+
+
+def _task(said: Mapping[str, Any], result: Path) -> Task:
+    """The task as the run came to it, which `result.json` has, or as it began."""
+    if "task" not in said:
+        return find_task()
+    found = read_json_object(result, MOST_BYTES) or {}
+    return find_task(found.get("task", _object(said, "task")))
 
 
 def load_model(file: Path) -> Any:
@@ -100,7 +112,7 @@ def load_model(file: Path) -> Any:
 
 
 def check_reloads(model: Any) -> None:
-    """Raises a `ValueError` if the file of a model could not be loaded, as with a class that Keras does not know.
+    """Raises a `ValueError` if the file of a model could not be loaded, as with a layer that Keras does not know.
 
     A run measures at its end what it has written, so it asks before its first step. No random number is drawn.
     """
@@ -116,7 +128,7 @@ def check_reloads(model: Any) -> None:
     except Exception as error:  # of Keras, and of the layers of the user's own
         raise ArgumentError(
             "`model` must be one that can be saved as .keras and loaded again, since a run measures what it has "
-            f"written.\nReceived: {model.name!r}: {_short(error).rstrip('.')}. Register its classes by "
+            f"written.\nReceived: {model.name!r}: {_short(error).rstrip('.')}. Register its layers by "
             "`keras.saving.register_keras_serializable`, with a `get_config` that has all arguments.",
             parameters=("model",),
         ) from error

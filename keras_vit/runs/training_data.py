@@ -42,7 +42,7 @@ def calibration_photos(run: RunFacts) -> tuple[Photos, str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of bad files, of which the training has told
-            source = open_source(run.data, seed=run.seed)
+            source = open_source(run.data, seed=run.seed, targets=run.task.targets())
         if has_changed(run, source):
             return None, f"{STAND_INS}, as the run's data, {run.data}, have changed since"
         photos = _as_trained(run, source).split("train").sample(MOST_PHOTOS)

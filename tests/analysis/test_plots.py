@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from run_files import COLUMNS
 
 from keras_vit.analysis.plots import draw_confusion, draw_curves
-from keras_vit.runs.own_files import COLUMNS
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -107,7 +107,7 @@ def test_same_seed_gives_the_same_run_and_stop_run_ends_it_with_all_files(finish
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("keras_vit.runs.ending.evaluate", interrupt)  # between the stop and the report
+        patch.setattr("keras_vit.evaluation.evaluate", interrupt)  # between the stop and the report
         with pytest.raises(KeyboardInterrupt):
             finetune(photos, tmp_path / "run", say=quiet, on_epoch=stop, **SMALL)
     result = finetune(photos, tmp_path / "run", say=said.append, **SMALL)

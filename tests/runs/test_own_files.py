@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import make_tiny, tiny_config
 from photos import make_photos
-from run_files import tree
+from run_files import COLUMNS, tree
 from stopped_runs import killed_run, run
 
 from keras_vit.data import open_source
@@ -91,13 +91,13 @@ def test_folder_with_nothing_but_a_link_for_checkpoints_is_new(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
     (tmp_path / "run" / ".keras_vit-abcd1234.part").touch()  # of a run that was killed as it began
-    assert RunDirectory(tmp_path / "run").rows() == []
+    assert RunDirectory(tmp_path / "run", COLUMNS).rows() == []
 
 
 def test_link_to_a_disk_that_is_not_there_is_told(tmp_path):
     (tmp_path / "checkpoints").symlink_to(tmp_path / "disk")
     with pytest.raises(ValueError, match="a link that leads nowhere"):
-        RunDirectory(tmp_path)
+        RunDirectory(tmp_path, COLUMNS)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
 
 
@@ -134,7 +134,7 @@ def put(name, content):
 
 
 def other_model(out):
-    RunDirectory(out.parent / "other").save_model(make_tiny(), "best.keras", 1)
+    RunDirectory(out.parent / "other", COLUMNS).save_model(make_tiny(), "best.keras", 1)
     shutil.copy(out.parent / "other" / "best.keras", out)
 
 
@@ -257,7 +257,7 @@ def facts_of(folder):
 
 
 def test_signature_is_read_from_whole_archives_of_ours_alone(tmp_path):
-    directory = RunDirectory(tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run", COLUMNS)
     directory.save_model(make_tiny(), "best.keras", 3)
     path = tmp_path / "run" / "best.keras"
     assert own_files.signature_of(path) == (directory.mark, 3)

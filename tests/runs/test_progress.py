@@ -17,7 +17,7 @@ def test_progress_says_one_line_for_each_epoch_with_the_time_left(monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr("keras_vit.runs.progress.time.monotonic", lambda: next(clock))
     said = []
-    progress = Progress(Plan, said.append)
+    progress = Progress(Plan, said.append, metrics=("accuracy",))
     progress.on_train_begin()
     for epoch in range(2):
         progress.on_epoch_begin(epoch)

@@ -6,10 +6,12 @@ import keras
 import numpy as np
 import pytest
 from conftest import images, make_tiny, numpy
+from run_files import COLUMNS
 
 from keras_vit.runs.own_files import BEST, LAST
 from keras_vit.runs.recorder import Recorder
 from keras_vit.runs.run_directory import RunDirectory
+from keras_vit.tasks import find_task
 from keras_vit.training.optimizers import SGD
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -20,7 +22,7 @@ def recorder(tmp_path):
     """One that begins on a model whose weights are averaged."""
     model = make_tiny()
     model.compile(SGD(0.1, use_ema=True, ema_momentum=0.5), LOSS)
-    found = Recorder(RunDirectory(tmp_path / "run"))
+    found = Recorder(RunDirectory(tmp_path / "run", COLUMNS), find_task())
     found.set_model(model)
     found.on_train_begin()
     return found
@@ -89,7 +91,7 @@ def test_last_model_goes_on_as_if_training_had_not_stopped(recorder):
     model, folder = recorder.model, recorder.run.path
     model.fit(x, y, 4, epochs=2, shuffle=False, verbose=0, callbacks=[recorder, Copies(recorder.run)])
     again = keras.models.load_model(folder / "0.keras")
-    second = Recorder(RunDirectory(folder.with_name("second")))
+    second = Recorder(RunDirectory(folder.with_name("second"), COLUMNS), find_task())
     again.fit(x, y, 4, shuffle=False, verbose=0, callbacks=[second])
     expected, found = (keras.models.load_model(path / LAST) for path in (folder, second.run.path))
     states = ([*each.variables, *each.optimizer.variables] for each in (found, expected))

@@ -8,11 +8,20 @@ import pytest
 
 from keras_vit.evaluation import measure
 from keras_vit.images.validation import BadImage
-from keras_vit.runs.run_page import find_mistakes, write_report
+from keras_vit.runs.run_page import write_report
+from keras_vit.tasks import find_task
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("jinja2")
-RESULT = {"split": "test", "parameters": 1234, "seconds": 61, "recipe": "digits", "best_epoch": 2, "epochs": 3}
+RESULT = {
+    "test_accuracy": 0.5,
+    "split": "test",
+    "parameters": 1234,
+    "seconds": 61,
+    "recipe": "digits",
+    "best_epoch": 2,
+    "epochs": 3,
+}
 
 
 class Pictures:
@@ -32,10 +41,9 @@ def test_page_shows_the_figures_and_the_surest_mistakes_with_their_pictures(tmp_
     evaluation = measure(np.array([[3.0, 0], [4, 0], [0, 5]]), [0, 1, 0], ("a", "b"))
     picture, page = tmp_path / "picture.png", tmp_path / "r.html"
     Image.new("RGB", (8, 8)).save(picture)
-    mistakes = find_mistakes(Pictures(), "test", evaluation)
-    found = [(each["true"], each["predicted"], each["pixels"].max()) for each in mistakes]
-    assert found == [("a", "b", 100), ("b", "a", 50)]
-    write_report(page, "t", RESULT, evaluation, picture, picture, mistakes, config={"seed": "雛菊\x1b"})
+    Image.new("RGB", (8, 8)).save(tmp_path / "confusion_matrix.png")
+    panel = find_task().panel(evaluation, tmp_path, Pictures())
+    write_report(page, "t", RESULT, panel, picture, config={"seed": "雛菊\x1b"})
     text = html.unescape(re.sub(r"<.*?>", "", page.read_text(encoding="utf-8")))
     assert "recipe digits; best epoch 2 of 3; measured on the test set" in text
     for figure in ("33.33 %accuracy", "3images", "1,234parameters", "0:01:01time in all", '"seed": "雛菊\\u001b"'):
@@ -52,7 +60,8 @@ def test_page_is_read_on_a_telephone(tmp_path, browser):
     picture, page = tmp_path / "picture.png", tmp_path / "r.html"
     Image.new("RGB", (1100, 704)).save(picture)
     bad = [BadImage("photos/" + "long_name" * 9, "truncated JPEG, ends within its data")]
-    write_report(page, "long_name" * 9, RESULT, evaluation, picture, picture, (), bad, {"model": "B/16 " * 99})
+    panel = find_task().panel(evaluation)
+    write_report(page, "long_name" * 9, RESULT, panel, picture, bad, {"model": "B/16 " * 99})
     tab = browser.new_page(viewport={"width": 400, "height": 900})
     tab.goto(page.as_uri())
     assert tab.evaluate("document.documentElement.scrollWidth") == 400

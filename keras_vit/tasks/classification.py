@@ -1,0 +1,242 @@
+"""Classification: one of K classes for each image, by its highest score."""
+
+import csv
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from keras_vit.files import atomic_write
+from keras_vit.pages.cards import CLASSIFICATION, classes_section
+from keras_vit.pages.formatting import columns, markdown_text, printable, spreadsheet_cell
+from keras_vit.pages.html import PICTURE, Panel, Section, picture_uri, png_uri
+from keras_vit.tasks.task import CardParts, Task
+
+if TYPE_CHECKING:
+    from keras_vit.data.source import Source
+    from keras_vit.data.targets import Targets
+    from keras_vit.evaluation import Evaluation
+    from keras_vit.training.plan import Plan
+
+CONFUSION, CONFUSION_TABLE = "confusion_matrix.png", "confusion_matrix.csv"
+_CORNER = "true \\ predicted"  # first cell of the confusion matrix
+_CELLS = ("true", "predicted", "images")  # columns where it is a list of cells
+_MOST_COLUMNS = 1000  # of that table
+_MOST_MISTAKES = 24
+_THUMBNAIL = 160  # pixels, the longer side
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classification(Task):
+    """The task of `keras_vit.finetune` where no other is named. It has no options."""
+
+    name: ClassVar[str] = "classification"
+    head: ClassVar[str] = "classes"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    curves: ClassVar[Mapping[str, str]] = {"loss": "loss (nats)", "accuracy": "accuracy"}
+    files: ClassVar[Mapping[str, bytes]] = {
+        CONFUSION: PICTURE,
+        CONFUSION_TABLE: re.escape(_CORNER.encode()) + b",|" + re.escape(",".join(_CELLS).encode()),
+    }
+
+    def targets(self, names: Sequence[str] | None = None) -> "Targets":
+        from keras_vit.data.targets import CLASS_LABELS
+
+        return CLASS_LABELS  # `evaluate` compares the names
+
+    def check_source(self, source: "Source") -> None:
+        source.check_labels()
+
+    def subset(self, source: "Source", count: int, seed: int) -> "Source":
+        return source.subset(count, seed=seed)
+
+    def size_in_words(self, count: int) -> str:
+        return f"{count} classes"
+
+    def encoding(self, plan: "Plan", augmentation: Any) -> str:
+        smooth = plan.recipe.loss == "softmax" and plan.recipe.label_smoothing
+        return "one_hot" if augmentation.mixes or smooth else "int"
+
+    def compile_arguments(self, plan: "Plan", encoding: str, source: "Source") -> dict[str, Any]:
+        return plan.compile_arguments(encoding)
+
+    def evaluate(
+        self,
+        model: Any,
+        data: Any,
+        split: str = "test",
+        *,
+        batch_size: int = 32,
+        names: Sequence[str] | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> "Evaluation":
+        from keras_vit.evaluation import evaluate
+
+        return evaluate(model, data, split, batch_size=batch_size, class_names=names, seed=seed, **options)
+
+    def result(self, evaluation: "Evaluation", run: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "test_accuracy": evaluation.accuracy,
+            "classes": len(evaluation.class_names),
+            **{name: run[name] for name in ("seconds", "split", "test_images")},
+            "test_loss": evaluation.loss,
+            "top5_accuracy": evaluation.top5_accuracy,
+            "calibration_error": evaluation.calibration_error,
+            **run,
+            "per_class": [dataclasses.asdict(result) for result in evaluation.classes],
+        }
+
+    def write_files(self, evaluation: "Evaluation", folder: Path) -> None:
+        from keras_vit.analysis.plots import draw_confusion
+
+        write_confusion(evaluation, folder / CONFUSION_TABLE)
+        draw_confusion(evaluation.labels, evaluation.predictions, evaluation.class_names, folder / CONFUSION)
+
+    def panel(
+        self,
+        evaluation: "Evaluation",
+        folder: Path | None = None,
+        source: "Source | None" = None,
+        split: str = "test",
+    ) -> Panel:
+        from keras_vit.evaluation.page import panel_of
+
+        confusion = None if folder is None else png_uri((folder / CONFUSION).read_bytes())
+        return panel_of(evaluation, [] if source is None else [_mistakes(evaluation, source, split)], confusion)
+
+    def result_rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        split = printable(facts["split"])
+        measured = f"{facts['test_accuracy']:.4f} on {facts['test_images']:,} images, epoch {facts['best_epoch']}"
+        yield f"{split} accuracy", measured
+        numbers = {
+            "top-5 accuracy": "top5_accuracy",
+            f"{split} loss": "test_loss",
+            "calibration error": "calibration_error",
+        }
+        for name, field in numbers.items():
+            if facts.get(field) is not None:
+                yield name, f"{facts[field]:.4f}"
+        results = facts.get("per_class") or ()
+        found = [(each["recall"], each["name"]) for each in results if each.get("recall") is not None]
+        recall, name = min(found, default=(1.0, ""))
+        if recall < 1:
+            yield "weakest class", f"{printable(name)}, recall {recall:.4f}"
+
+    def card(self, data: Mapping[str, Any], result: Mapping[str, Any]) -> CardParts:
+        from keras_vit.evaluation.metrics import wilson_interval
+
+        figures = [
+            ("accuracy", "Accuracy", result["test_accuracy"]),
+            ("top_5_accuracy", "Top-5 accuracy", result["top5_accuracy"]),
+            ("loss", "Cross-entropy in nats", result["test_loss"]),
+            ("expected_calibration_error", "Calibration error, 15 bins", result["calibration_error"]),
+        ]
+        low, high = wilson_interval(result["test_accuracy"], result["test_images"])
+        return CardParts(
+            hub_task=(CLASSIFICATION, "Image classification"),
+            figures=[figure for figure in figures if figure[2] is not None],
+            subject=f"A classifier of {result['classes']:,} classes",
+            use="The answers are logits. `keras-vit predict photo.jpg --model FOLDER` names the classes.",
+            note=f"Of that many images, Wilson's 95 % interval of the accuracy is {low:.4f} to {high:.4f}.",
+            sections={"Classes": _classes(data, result)},
+            answers=f"It answers every image with one of its {result['classes']:,} classes, also one that shows none "
+            "of them.",
+            limits=list(_limits(result)),
+        )
+
+    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int) -> list[dict[str, Any]]:
+        import numpy as np
+
+        from keras_vit.model.outputs import output_spec
+
+        if not np.isfinite(outputs).all():
+            raise ValueError("the model's scores are not finite, so its weights are damaged.")
+        if output_spec(model).kind == "logits":
+            powers = np.exp(outputs - outputs.max())
+            outputs = powers / powers.sum()
+        order = (-outputs).argsort(kind="stable")[:top]
+        return [{"class": names[number], "probability": float(outputs[number])} for number in order]
+
+    def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        yield from columns([(f"  {item['probability']:7.2%}", printable(item["class"])) for item in answer])
+
+    def evaluation_lines(self, evaluation: "Evaluation", split: str, name: str) -> Iterator[str]:
+        from keras_vit.evaluation.page import class_lines
+
+        yield f"{split} accuracy {evaluation.accuracy:.4f} on {evaluation.count:,} images of {name}"
+        top5, real = evaluation.top5_accuracy, evaluation.real_accuracy
+        rows = [] if top5 is None else [("top-5 accuracy", f"{top5:.4f}")]
+        if real is not None:
+            rows.append(("ReaL accuracy", f"{real:.4f} on {evaluation.real_count:,} images with such labels"))
+        rows += [("loss", f"{evaluation.loss:.4f}"), ("calibration error", f"{evaluation.calibration_error:.4f}")]
+        yield from (f"  {line}" for line in columns(rows))
+        yield from class_lines(evaluation)
+
+
+def write_confusion(evaluation: "Evaluation", path: Path) -> None:
+    """Writes the confusion matrix with the names of the classes; rows are true ones, columns predicted ones.
+
+    Above 1,000 classes it is a list of the cells that are not 0, since spreadsheets take no more columns. A name that a
+    spreadsheet would take for a formula has `'` before it.
+    """
+    import numpy as np
+
+    names = [spreadsheet_cell(name) for name in evaluation.class_names]
+    rows: list[list[Any]]
+    if len(names) > _MOST_COLUMNS:
+        pairs, counts = np.unique([evaluation.labels, evaluation.predictions], axis=1, return_counts=True)
+        cells = zip(*pairs.tolist(), counts.tolist(), strict=True)
+        rows = [[*_CELLS], *([names[i], names[j], count] for i, j, count in cells)]
+    else:
+        rows = [[_CORNER, *names]]
+        rows += [[name, *counts] for name, counts in zip(names, evaluation.confusion.tolist(), strict=True)]
+    with atomic_write(path) as part, open(part, "w", -1, "utf-8", "backslashreplace", "") as file:
+        csv.writer(file).writerows(rows)
+
+
+def _mistakes(evaluation: "Evaluation", source: "Source", split: str) -> Section:
+    """The surest wrong answers, as photos."""
+    count = len(evaluation.mistakes())
+    if not count:
+        return Section("Mistakes", texts=["None."])
+    order = ", the surest first" if count > 1 else ""
+    note = "Look at the labels too: a sure mistake may be a wrong label."
+    photos = [_mistake(evaluation, source, split, index) for index in evaluation.mistakes()[:_MOST_MISTAKES].tolist()]
+    return Section(f"Mistakes: {count:,} of {evaluation.count:,}{order}", note, photos=photos)
+
+
+def _mistake(evaluation: "Evaluation", source: "Source", split: str, index: int) -> dict[str, Any]:
+    names = evaluation.class_names
+    true, predicted = names[evaluation.labels[index]], names[evaluation.predictions[index]]
+    sure = f" ({100 * float(evaluation.confidences[index]):.0f} % sure)"
+    return {
+        "picture": picture_uri(source.pixels(split, index), _THUMBNAIL),
+        "alt": f"{true}, taken for {predicted}",
+        "caption": [(true, True), (", taken for ", False), (predicted, True), (sure, False)],
+        "place": source.split(split).row(index).get("path") or f"image {index}",
+    }
+
+
+def _classes(data: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """The names, with what was measured of each."""
+    results = result["per_class"]
+    cells = {f"{result['split']} images": [f"{each['count']:,}" for each in results]}
+    for name in ("recall", "precision"):
+        cells[name] = ["none" if each[name] is None else f"{each[name]:.1%}" for each in results]
+    return classes_section(data["class_names"], cells)
+
+
+def _limits(result: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"Its confidence is off by {result['calibration_error']:.4f} in the mean (calibration error, arXiv:1706.04599)"
+        ", measured on the same images. It was not calibrated."
+    )
+    seen = [each for each in result["per_class"] if each["count"]]
+    worst = min(seen, key=lambda each: each["recall"])
+    if worst["recall"] < 1:
+        share, count = f"{worst['recall']:.1%}", f"{worst['count']:,}"
+        yield f"It recognises {markdown_text(worst['name'])} least: {share} of {count} images."
+    if missing := len(result["per_class"]) - len(seen):
+        yield f"Classes without an image in the {result['split']} set: {missing:,}. Nothing was measured of these."

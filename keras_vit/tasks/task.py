@@ -1,0 +1,250 @@
+"""What a task must say: its data, its head and loss, its metrics, and how its answers are shown and exported."""
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from keras_vit.data.source import Source
+    from keras_vit.data.targets import Targets
+    from keras_vit.pages.html import Panel
+    from keras_vit.training.plan import Plan
+
+
+def option(default: Any, help: str, flag: str | None = None, **parser: Any) -> Any:
+    """A field, and what the command line says of it; `flag` where that is not its name, `parser` as argparse has it."""
+    return dataclasses.field(default=default, metadata={"help": help, "flag": flag, "parser": parser})
+
+
+@dataclasses.dataclass(frozen=True)
+class CardParts:
+    """What a task says in the model card of a run. Texts are Markdown.
+
+    Attributes:
+        hub_task: the Hub's name of the task, as `"image-classification"`, and that for people.
+        figures: the metric of the Hub, its name for people, and its value.
+        subject: what the model is, as `"A classifier of 3 classes"`.
+        use: what the answers are, after the code that gets one.
+        note: below the table of figures.
+        sections: by heading, after the results.
+        answers: what it answers to an image that is not of its kind, in a sentence.
+        limits: further ones, a line each.
+    """
+
+    hub_task: tuple[str, str]
+    figures: Sequence[tuple[str, str, float]]
+    subject: str
+    use: str
+    note: str
+    sections: Mapping[str, str]
+    answers: str
+    limits: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task(abc.ABC):
+    """What a model is trained for. The fields of the record are the options of the task, each made by `option`.
+
+    Attributes:
+        name: in the option `task`, and in a run folder.
+        head: the kind of head that the model ends in, of `config.heads`.
+        metrics: names in the history and columns of `metrics.csv`. The first decides the best epoch, by its value on
+            the validation set; of equal ones the lower loss does.
+        larger_is_better: of that metric.
+        curves: the columns that `curves.png` shows beside rate and gradient, two, with the words of their axes.
+        files: that the task writes into a run folder, each with the pattern of its beginning.
+    """
+
+    name: ClassVar[str]
+    head: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]
+    larger_is_better: ClassVar[bool] = True
+    curves: ClassVar[Mapping[str, str]]
+    files: ClassVar[Mapping[str, bytes]] = {}
+
+    # The record
+
+    @classmethod
+    def options(cls) -> tuple[dataclasses.Field, ...]:
+        """The fields of the record."""
+        return dataclasses.fields(cls)
+
+    def __str__(self) -> str:
+        """The name, and the options that are not at their defaults."""
+        changed = [f"{each.name}={value!r}" for each in self.options() if (value := self._value(each)) != each.default]
+        return f"{self.name}({', '.join(changed)})" if changed else self.name
+
+    def facts(self) -> dict[str, Any]:
+        """What a run folder stores, ready for JSON; `find_task` reads it."""
+        return {"name": self.name} | {each.name: self._value(each) for each in self.options()}
+
+    def _value(self, option: dataclasses.Field) -> Any:
+        return getattr(self, option.name)
+
+    def check(self, options: Any) -> None:  # noqa: B027  # most have none
+        """Refuses `FinetuneOptions` that the task has no use for; called once they are known to be valid."""
+
+    # Data
+
+    @abc.abstractmethod
+    def targets(self, names: Sequence[str] | None = None) -> "Targets":
+        """What examples are labelled with, for `open_source`.
+
+        Args:
+            names: of the outputs that a model has, for data to measure it on.
+        """
+
+    def check_source(self, source: "Source") -> None:  # noqa: B027  # most have none
+        """Reads and checks what `open_source` has not, before a run."""
+
+    def subset(self, source: "Source", count: int, seed: int) -> "Source":
+        """The source with so many training images."""
+        return source.subset(count, seed=seed, order="random")
+
+    @abc.abstractmethod
+    def size_in_words(self, count: int) -> str:
+        """As `"3 classes"`, of the number of outputs."""
+
+    # Training
+
+    def model_arguments(self, source: "Source") -> dict[str, Any]:
+        """Arguments of `build` and `build_resnet`."""
+        return {"classes": len(source.class_names)}
+
+    def prepare(self, model: Any, plan: "Plan", source: "Source", head: str) -> Any:
+        """The model with the initial values of its head, to be compiled; it may be another one.
+
+        Args:
+            model: as it was built, or one of the user's own.
+            plan: of the training.
+            source: the data.
+            head: `"reset"`, or `"keep"` for a model of the user's own, as `Plan.prepare` takes it.
+        """
+        plan.prepare(model, head)
+        model.head_kind = self.head
+        return model
+
+    def encoding(self, plan: "Plan", augmentation: Any) -> str:
+        """`labels` of `load_dataset`: `"int"` or `"one_hot"`."""
+        return "one_hot"
+
+    @abc.abstractmethod
+    def compile_arguments(self, plan: "Plan", encoding: str, source: "Source") -> dict[str, Any]:
+        """Arguments of `model.compile`, with those of `plan.compile_arguments` but for loss and metrics."""
+
+    def score(self, logs: Mapping[str, float]) -> tuple[float, float] | None:
+        """What is compared to find the best epoch, larger is better; `None` without a validation set."""
+        if (value := logs.get(f"val_{self.metrics[0]}")) is None:
+            return None
+        return (value if self.larger_is_better else -value), -logs["val_loss"]
+
+    # A trained model
+
+    def settle(self, model: Any, source: "Source", batch_size: int) -> "Task":
+        """The task with what is chosen on the validation set once the best model is known, as a threshold."""
+        return self
+
+    @abc.abstractmethod
+    def evaluate(
+        self,
+        model: Any,
+        data: Any,
+        split: str = "test",
+        *,
+        batch_size: int = 32,
+        names: Sequence[str] | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> Any:
+        """Measures a model on a split.
+
+        Args:
+            model: with a head of this task, or an `Engine` of one.
+            data: a `Source`, or what `open_source` takes.
+            split: or several, as for `Source.split`.
+            batch_size: images at once.
+            names: of the outputs, in order, which the data must have.
+            seed: of the division into splits.
+            **options: of the command, that were given, as `real_labels`.
+
+        Returns:
+            A record with `count`, `class_names`, `loss`, `seconds`, a `summary()` for JSON, and a `panel()` if it is
+            not that of classes.
+        """
+
+    @abc.abstractmethod
+    def result(self, evaluation: Any, run: Mapping[str, Any]) -> dict[str, Any]:
+        """What `result.json` holds.
+
+        Args:
+            evaluation: of the best model.
+            run: the facts that any run has.
+
+        Returns:
+            Those with the task's own. The first key must be `test_` and the first metric, the second how many outputs
+            there are.
+        """
+
+    def write_files(self, evaluation: Any, folder: Path) -> None:  # noqa: B027  # most have none
+        """Writes the task's own files into a run folder, those of `files`."""
+
+    @abc.abstractmethod
+    def panel(
+        self, evaluation: Any, folder: Path | None = None, source: "Source | None" = None, split: str = "test"
+    ) -> "Panel":
+        """What a report shows.
+
+        Args:
+            evaluation: of `evaluate`.
+            folder: of the run, with the task's own files.
+            source: the data, for photos of its mistakes.
+            split: that was measured.
+        """
+
+    @abc.abstractmethod
+    def result_rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Names and texts that are printed as a run ends, of what `result.json` holds; old runs lack some."""
+
+    @abc.abstractmethod
+    def card(self, data: Mapping[str, Any], result: Mapping[str, Any]) -> CardParts:
+        """What the model card says, of `data` in `config.json` and of `result.json`."""
+
+    # Answers
+
+    @abc.abstractmethod
+    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int) -> list[dict[str, Any]]:
+        """What is on one image, ready for JSON.
+
+        Args:
+            model: that answered.
+            outputs: its K numbers.
+            names: of them.
+            top: how many to name at most, where that is a choice.
+
+        Raises:
+            ValueError: for numbers that are not finite.
+        """
+
+    @abc.abstractmethod
+    def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """That answer in lines."""
+
+    @abc.abstractmethod
+    def evaluation_lines(self, evaluation: Any, split: str, name: str) -> Iterator[str]:
+        """What was measured on a split of the data of that name, in lines."""
+
+    # Elsewhere
+
+    def export_arguments(self, names: Sequence[str] | None) -> dict[str, Any]:
+        """Arguments of `keras_vit.export`; names are those of the outputs, if they are known."""
+        return {"labels": names}
+
+    def look_arguments(self, names: Sequence[str]) -> dict[str, Any]:
+        """Arguments of `keras_vit.look`."""
+        return {"class_names": names}
+
+    def checkpoint_arguments(self, names: Sequence[str] | None) -> dict[str, Any]:
+        """Arguments of `keras_vit.save_checkpoint`, for the Hub."""
+        return {"labels": names}

@@ -1,0 +1,64 @@
+"""Classification as a task: its table of confusion, and what of it a run folder stores."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from keras_vit.evaluation import measure
+from keras_vit.tasks import TASKS, find_task
+from keras_vit.tasks.classification import write_confusion
+
+
+def test_confusion_table_has_names_and_counts(tmp_path):
+    write_confusion(measure(np.eye(2)[[0, 1, 1]], [0, 0, 1], ('a, "b"', "ä")), tmp_path / "confusion_matrix.csv")
+    with open(tmp_path / "confusion_matrix.csv", newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert header[1:] == ['a, "b"', "ä"]
+    assert rows == [['a, "b"', "1", "1"], ["ä", "0", "1"]]
+
+
+def test_confusion_of_more_classes_than_columns_is_a_list_of_its_cells(tmp_path):
+    names = [f"={number}" for number in range(1001)]
+    write_confusion(measure(np.eye(1001)[[7, 1000, 7]], [3, 1000, 3], names), tmp_path / "confusion_matrix.csv")
+    text = (tmp_path / "confusion_matrix.csv").read_text().splitlines()
+    assert text == ["true,predicted,images", "'=3,'=7,2", "'=1000,'=1000,1"]
+
+
+def test_name_of_a_class_makes_no_formula_and_no_line(tmp_path):
+    names = ("=cmd|' /C calc'!A0", "@SUM(A1)", "\tx", "-1", "a\nb")
+    write_confusion(measure(np.eye(5), range(5), names), tmp_path / "confusion_matrix.csv")
+    with open(tmp_path / "confusion_matrix.csv", newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert header[1:] == ["'=cmd|' /C calc'!A0", "'@SUM(A1)", r"'\tx", "'-1", r"a\nb"]
+    assert [row[0] for row in rows] == header[1:]
+
+
+def test_tasks_are_stored_and_found_again():
+    for name in TASKS:
+        task = find_task(name)
+        assert find_task(task.facts()) == task == find_task(task)
+        assert (task.name, str(task)) == (name, name)
+    assert find_task(None) == find_task("classification")
+
+
+@pytest.mark.parametrize(
+    ("what", "rule"),
+    [
+        ("clasification", r"one of(?s:.*)classification"),
+        ({"name": "classification", "depth": 1}, "depth"),
+        (3, "name"),
+        ({}, "name"),
+    ],
+)
+def test_task_that_is_none_is_refused(what, rule):
+    with pytest.raises(ValueError, match=rf"task(?s:.*){rule}"):
+        find_task(what)
+
+
+def test_probabilities_of_large_scores_are_finite(tiny):
+    """float32's exponential ends at 88."""
+    answer = find_task().answer(tiny, np.array([1000, 999, 0], "float32"), ("a", "b", "c"), 3)
+    assert [each["class"] for each in answer] == ["a", "b", "c"]
+    found = [each["probability"] for each in answer]
+    np.testing.assert_allclose(found, [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0], rtol=1e-6)
