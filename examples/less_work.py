@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import keras_vit
-from keras_vit.config.recipes.growth import growing_stages
+from keras_vit.config.progressive_resizing import growing_stages
 
 
 def main():

@@ -30,8 +30,7 @@ from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_datase
 from keras_vit.config.flops import Flops, flops, training_exaflops
 from keras_vit.config.posembed import resize_pos_embed
 from keras_vit.config.recipes import RECIPES, Recipe, find_recipe
-from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import VARIANTS
+from keras_vit.config.variants import RESNETS, VARIANTS, ResNetConfig
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation

@@ -18,8 +18,15 @@ from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.posembed import CROPPED
 from keras_vit.config.records import Blocks
 from keras_vit.config.relative_tables import ANY_RESIZE_METHODS
-from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, builder_name, variant
+from keras_vit.config.variants import (
+    DEFAULT_CLASSES,
+    DEFAULT_IMAGE_SIZE,
+    RESNETS,
+    VARIANTS,
+    ResNetConfig,
+    builder_name,
+    variant,
+)
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.model.copies import uninitialized_variables
 from keras_vit.model.graph import Head, build_graph, check_input_shape

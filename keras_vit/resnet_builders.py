@@ -9,8 +9,7 @@ from collections.abc import Callable
 from keras_vit.annotations import FilePath, Shape, Tensor
 from keras_vit.builders import builders_by, check_weights_arguments, checked_head, images_input
 from keras_vit.checks import with_hints
-from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
-from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
+from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, RESNETS, ResNetConfig, resnet
 from keras_vit.model.copies import uninitialized_variables
 from keras_vit.model.layer_access import layers_before
 from keras_vit.model.resnet import ResNet, wire_resnet

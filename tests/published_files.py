@@ -11,8 +11,7 @@ from torch_files import write_torch
 
 import keras_vit
 from keras_vit.config.encoders import ENCODERS, FAMILIES
-from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import VARIANTS
+from keras_vit.config.variants import RESNETS, VARIANTS, ResNetConfig
 from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.convert import write_checkpoint

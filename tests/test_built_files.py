@@ -67,7 +67,8 @@ def test_wheel_has_every_file_of_the_package(built):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if not name.partition("/")[0].endswith(".dist-info")} == shipped()
     assert {"keras_vit/py.typed", "keras_vit/images/labels/imagenet21k.tsv"} <= names
-    assert "keras_vit/weights/registry/encoders.csv" in names
+    rows = {f"keras_vit/config/{name}.csv" for name in ("variants", "encoders", "datasets", "recipes", "citations")}
+    assert names >= rows | {f"keras_vit/weights/registry/{name}.csv" for name in ("vit", "encoders")}
     assert [name for name in names if name.endswith("licenses/LICENSE")]
 
 

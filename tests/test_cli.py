@@ -16,8 +16,7 @@ import keras_vit
 from keras_vit import Preprocessing, cli
 from keras_vit.checks import ArgumentError
 from keras_vit.cli.printing import one_line
-from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import VARIANTS
+from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.weights.download import cache_dir
 from keras_vit.weights.download.cache import sha256_of
 from keras_vit.weights.registry import find_weights, list_weights

@@ -10,7 +10,7 @@ from test_preprocessing import grey_levels, pixels
 from keras_vit.data.prepare import prepare, tensorflow_ops
 from keras_vit.exporting.serving_inputs import prepare_stored
 from keras_vit.images.resizing import covering_size
-from keras_vit.weights.registry import vit_records
+from keras_vit.weights.registry.record import read_records
 
 tf = pytest.importorskip("tensorflow")
 # Landscape, portrait, square; larger and smaller than what they become; odd, and 333 * (256 / 222) is 384.
@@ -72,7 +72,9 @@ def test_white_stays_white_where_levels_are_cut():
 
 
 @pytest.mark.parametrize(
-    "found", [row for row in vit_records() if row.name.startswith("big_vision-imagenet2012")], ids=lambda row: row.name
+    "found",
+    [row for row in read_records("vit.csv") if row.name.startswith("big_vision-imagenet2012")],
+    ids=lambda row: row.name,
 )
 def test_records_of_big_vision_prepare_as_its_evaluation(found):
     x = pixels(333, 500, 3)

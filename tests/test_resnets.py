@@ -9,8 +9,8 @@ import pytest
 from conftest import images, numpy, randomise
 
 import keras_vit
-from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
-from keras_vit.weights.registry.record import parameter_count
+from keras_vit.config.flops import parameter_count
+from keras_vit.config.variants import RESNETS, ResNetConfig, resnet
 
 # Parameters with 1,000 classes and with 21,843: timm 1.0.31, `resnetv2_*_bit` and, for three, its `ResNetV2` of their
 # layers and width. The official code's own R50x1 has 25,557,032, since its norms stand behind the convolutions.

@@ -36,7 +36,7 @@ from keras_vit.cli import (
 )
 from keras_vit.cli.launched import end_with_launcher
 from keras_vit.cli.printing import one_line, say_error
-from keras_vit.config.recipes.recipe_records import field_hint
+from keras_vit.config.recipes import field_hint
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.options import FLAGS
 from keras_vit.silence import discard_output

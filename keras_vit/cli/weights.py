@@ -13,9 +13,8 @@ from keras_vit.checks import check_positive_int
 from keras_vit.cli.printing import one_line, path, terminal_width
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.config.encoders import ENCODERS
-from keras_vit.config.flops import flops
-from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
+from keras_vit.config.flops import flops, parameter_count
+from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, RESNETS, VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.formatting import columns, format_facts, plural, printable
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
@@ -30,7 +29,7 @@ from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.read.sharded import scan_any
 from keras_vit.weights.registry import find_weights, list_weights, near, variant_of
 from keras_vit.weights.registry.augreg import augreg_record, looks_like_augreg
-from keras_vit.weights.registry.record import WeightsRecord, parameter_count, published_config
+from keras_vit.weights.registry.record import WeightsRecord, published_config
 from keras_vit.weights.resolve import find_file, is_url, remote_file
 from keras_vit.weights.upload import check_repository
 

@@ -14,8 +14,14 @@ from typing import Any, Protocol
 from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, check_int, check_positive, check_positive_int, did_you_mean
 from keras_vit.config.parts import pooling_parts
-from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, check_image_size
+from keras_vit.config.variants import (
+    DEFAULT_CLASSES,
+    DEFAULT_IMAGE_SIZE,
+    RESNETS,
+    VARIANTS,
+    ResNetConfig,
+    check_image_size,
+)
 from keras_vit.config.vit import ViTConfig
 
 _MULTIPLY_ADD = 2  # FLOPs
@@ -342,3 +348,50 @@ def product(rows: int, inner: int, columns: int) -> int:
 
 def _giga(number: float) -> str:
     return f"{number / 1e9:.2f}"
+
+
+def parameter_count(config: ViTConfig | ResNetConfig, resolution: int, classes: int) -> int:
+    """Numbers in a checkpoint for square images of `resolution` pixels; 0 `classes` is no head.
+
+    Source: the shapes of arXiv:2010.11929, section 3.1, as the official code stores them; BiT's of a `ResNetConfig`.
+    """
+    if isinstance(config, ResNetConfig):
+        return _bit_parameters(config) + (config.features + 1) * classes
+    width, mlp_dim = config.hidden_size, config.mlp_dim
+    channels, count = (3, 0) if config.resnet_stages is None else _resnet_parameters(config)
+    height, breadth = config.grid(resolution, resolution)
+    tokens = height * breadth + config.num_prefix_tokens if config.position_embedding == "learned" else 0
+    count += config.patch_size**2 * channels * width + width
+    count += (tokens + config.num_prefix_tokens) * width
+    count += config.num_layers * (4 * width**2 + 2 * width * mlp_dim + 9 * width + mlp_dim) + 2 * width
+    features = config.representation_size or width
+    if config.representation_size:
+        count += (width + 1) * features
+    return count + (features + 1) * classes * (2 if config.distilled else 1)
+
+
+def _resnet_parameters(config: ViTConfig) -> tuple[int, int]:
+    """Channels of the feature map, and the parameters of the ResNet before the transformer."""
+    channels = config.resnet_width
+    count = 7 * 7 * 3 * channels + 2 * channels
+    for stage, blocks in enumerate(config.resnet_stages):
+        inner = config.resnet_width * 2**stage
+        for block in range(blocks):
+            count += channels * inner + 9 * inner**2 + 4 * inner**2 + 12 * inner
+            if block == 0:
+                count += 4 * channels * inner + 8 * inner
+            channels = 4 * inner
+    return channels, count
+
+
+def _bit_parameters(config: ResNetConfig) -> int:
+    """Parameters of a ResNet baseline without its head; its norms stand before the convolutions."""
+    channels, count = config.width, 7 * 7 * 3 * config.width + 2 * config.features
+    for stage, units in enumerate(config.stages):
+        inner = config.width * 2**stage
+        for unit in range(units):
+            count += 2 * channels + 4 * inner + channels * inner + 13 * inner**2
+            if unit == 0:
+                count += 4 * channels * inner
+            channels = 4 * inner
+    return count

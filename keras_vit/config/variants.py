@@ -1,41 +1,96 @@
-"""One row per published model: the sizes of its `ViTConfig`.
+"""The published models of the paper's kind, one row each in `variants.csv`: Vision Transformers, hybrids and ResNets.
 
-Sizes are those of arXiv:2010.11929 (table 1), arXiv:2106.10270 (Ti, S, the R26 and R+Ti hybrids)
-and arXiv:2106.04560 (g, G), spelled as in the papers. Nothing here imports Keras.
+Names are spelled as in the papers; `R50x1` has the 50 layers of arXiv:1512.03385 at once its width. ResNets are the
+baselines of arXiv:2010.11929, section 4.1, as arXiv:1912.11370 builds them.
 """
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit.checks import ArgumentError, check_positive_int, did_you_mean
+from keras_vit.checks import ArgumentError, check_number, check_positive_int, did_you_mean
 from keras_vit.config.encoders import ENCODERS, FAMILIES, encoder
-from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.vit import ViTConfig
+from keras_vit.config.rows import read_rows, values_of
+from keras_vit.config.vit import SIZES, ViTConfig
 from keras_vit.synonyms import find_resnets
 
 DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
 DEFAULT_CLASSES = 1000
+GROUPS = 32  # of every GroupNorm, in all published models
 
-#                    P   D     L   A   M
+
+@dataclasses.dataclass(frozen=True)
+class ResNetConfig:
+    """The sizes of a ResNet baseline: all that decides its layers, but image size and classes.
+
+    Example:
+        >>> keras_vit.RESNETS["R50x1"]
+        ResNetConfig(stages=(3, 4, 6, 3), width_factor=1)
+        >>> small = keras_vit.ResNetConfig(stages=(1, 1, 1, 1), width_factor=0.5)
+        >>> keras_vit.build_resnet(small, classes=10).count_params()
+        2017578
+
+    Args:
+        stages: residual units in each stage.
+        width_factor: 1 is a root of 64 channels, and 2,048 channels behind four stages.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
+    """
+
+    stages: tuple[int, ...]
+    width_factor: float = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stages, (tuple, list)) or not self.stages:
+            raise TypeError(f"`stages` must be a tuple of unit counts, one or more.\nReceived: stages={self.stages!r}.")
+        object.__setattr__(self, "stages", tuple(check_positive_int("stages", units) for units in self.stages))
+        check_number("width_factor", self.width_factor)
+        width = 64 * self.width_factor
+        if not (width >= GROUPS and width % GROUPS == 0):
+            raise ValueError(
+                f"GroupNorm has {GROUPS} groups, so 64 * `width_factor` must be a positive multiple of {GROUPS}.\n"
+                f"Received: width_factor={self.width_factor}."
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by their names, as a file keeps them."""
+        return dataclasses.asdict(self)
+
+    @property
+    def width(self) -> int:
+        """Channels of the root, and F of the first stage."""
+        return int(64 * self.width_factor)
+
+    @property
+    def features(self) -> int:
+        """D, channels of the last feature map and size of the representation."""
+        return 4 * self.width * 2 ** (len(self.stages) - 1)
+
+    @property
+    def stride(self) -> int:
+        """Side in image pixels of what one place of the last feature map covers."""
+        return 2 ** (len(self.stages) + 1)  # root and pooling halve, and every stage after the first
+
+    @property
+    def side_unit(self) -> int:
+        """Pixels of which an image's height and width are multiples: padding takes every side."""
+        return 1
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """`(h, w)` of the last feature map for an image of `height` x `width` pixels."""
+        return math.ceil(height / self.stride), math.ceil(width / self.stride)
+
+
+_ROWS = {row["name"]: row for row in read_rows(__file__, "variants.csv")}
 VARIANTS = {
-    "Ti/16": ViTConfig(16, 192, 12, 3, 768),
-    "S/16": ViTConfig(16, 384, 12, 6, 1536),
-    "S/32": ViTConfig(32, 384, 12, 6, 1536),
-    "B/8": ViTConfig(8, 768, 12, 12, 3072),
-    "B/16": ViTConfig(16, 768, 12, 12, 3072),
-    "B/32": ViTConfig(32, 768, 12, 12, 3072),
-    "L/16": ViTConfig(16, 1024, 24, 16, 4096, dropout_rate=0.1),
-    "L/32": ViTConfig(32, 1024, 24, 16, 4096),
-    "H/14": ViTConfig(14, 1280, 32, 16, 5120, dropout_rate=0.1),
-    "g/14": ViTConfig(14, 1408, 40, 16, 6144),
-    "G/14": ViTConfig(14, 1664, 48, 16, 8192),
-    # Called /16 in arXiv:2106.10270, but its tokens cover 32 pixels: 4 of the root times 8 of the patch.
-    "R+Ti/16": ViTConfig(8, 192, 12, 3, 768, resnet_stages=()),
-    "R26+S/32": ViTConfig(1, 384, 12, 6, 1536, resnet_stages=(2, 2, 2, 2)),
-    "R26+B/32": ViTConfig(1, 768, 12, 12, 3072, resnet_stages=(2, 2, 2, 2)),
-    "R50+B/16": ViTConfig(1, 768, 12, 12, 3072, resnet_stages=(3, 4, 9), dropout_rate=0.1),
-    "R50+L/32": ViTConfig(1, 1024, 24, 16, 4096, resnet_stages=(3, 4, 6, 3), dropout_rate=0.1),
+    name: ViTConfig(*(int(row[size]) for size in SIZES), **values_of(row["fields"]))
+    for name, row in _ROWS.items()
+    if row["patch_size"]
 }
+RESNETS = {name: ResNetConfig(**values_of(row["fields"])) for name, row in _ROWS.items() if not row["patch_size"]}
 
 
 def variant(name: str) -> ViTConfig:
@@ -57,6 +112,22 @@ def variant(name: str) -> ViTConfig:
     return VARIANTS[name]
 
 
+def resnet(name: str) -> ResNetConfig:
+    """The `ResNetConfig` of a model of the papers.
+
+    Args:
+        name: a key of `RESNETS`, as `"R50x1"`.
+
+    Raises:
+        ValueError: for an unknown name; the error lists the nearest ones.
+    """
+    if name not in RESNETS:
+        raise ValueError(
+            f"`name` must be one of {', '.join(RESNETS)}.\nReceived: {name!r}.{did_you_mean(name, RESNETS)}"
+        )
+    return RESNETS[name]
+
+
 def _hint(name: str) -> str:
     if isinstance(name, str) and (resnets := find_resnets(name, RESNETS)):
         return f" keras_vit.build_resnet({resnets[0]!r}) builds the ResNet."
@@ -64,7 +135,9 @@ def _hint(name: str) -> str:
 
 
 def builder_name(name: str) -> str:
-    """The builder function of a variant: `"ViTB16"` for `"B/16"`, `"R50ViTL32"` for `"R50+L/32"`."""
+    """The builder of a model: `"ViTB16"` for `"B/16"`, `"R50ViTL32"` for `"R50+L/32"`, `"DINOv2S14"`, `"R50x1"`."""
+    if name in ENCODERS or name in RESNETS:
+        return ENCODERS.get(name, name)
     hybrid, _, size = name.rpartition("+")
     return f"{hybrid}ViT{size.replace('/', '')}"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_vit.annotations import Pair
 from keras_vit.config.flops import flops
-from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.variants import ResNetConfig
 
 _MEMORY = 2e8  # bytes of what layers hold for one batch, beside weights; B/16 has 3.5e8 of these in float32
 _WORK = 2.2e12  # FLOP of the photos of one comparison

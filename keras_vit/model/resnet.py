@@ -10,7 +10,7 @@ import keras
 
 from keras_vit import layers
 from keras_vit.annotations import Tensor
-from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.variants import ResNetConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.bit import NORM_EPSILON
 from keras_vit.layers.resnet_stem import group_norm

@@ -12,7 +12,7 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import cores
 from keras_vit.config.flops import flops
-from keras_vit.config.recipes.growth import work_of
+from keras_vit.config.progressive_resizing import relative_cost
 from keras_vit.model.image_model import ImageModel, has_accelerator
 from keras_vit.model.resnet import ResNet
 from keras_vit.pages.formatting import clock_time, duration, format_facts
@@ -38,7 +38,7 @@ def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], A
     if has_accelerator() or preparation.devices > 1 or preparation.options.layout != "none":
         return  # there the first steps are short, and `Progress` tells of them
     forward = flops(preparation.model).total
-    steps = work_of(preparation.stages, preparation.plan.steps_per_epoch, preparation.plan.steps)
+    steps = relative_cost(preparation.stages, preparation.plan.steps_per_epoch, preparation.plan.steps)
     images = steps * preparation.plan.batch_size
     if images * forward * _passes(preparation.model) < _LONG_WORK:
         return

@@ -16,7 +16,7 @@ import keras
 
 from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_installed, with_parameters
-from keras_vit.config.recipes.growth import Stage
+from keras_vit.config.progressive_resizing import ResolutionStage
 from keras_vit.data import load_dataset
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.source import Data, Source
@@ -261,7 +261,10 @@ def _train_set(preparation: Preparation, start_step: int) -> Any:
 
 
 def load_growing(
-    load: Callable[[tuple[int, int], int], Any], stages: Sequence[Stage], steps_per_epoch: int, start_step: int
+    load: Callable[[tuple[int, int], int], Any],
+    stages: Sequence[ResolutionStage],
+    steps_per_epoch: int,
+    start_step: int,
 ) -> Any:
     """Batches of training, each of the size of its stage.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import keras
 
-from keras_vit.config.recipes.growth import Stage
+from keras_vit.config.progressive_resizing import ResolutionStage
 from keras_vit.data.source import Source
 from keras_vit.images.validation import count_reasons
 from keras_vit.pages.formatting import format_facts, printable
@@ -26,7 +26,7 @@ def data_lines(source: Source, outputs: str) -> Iterator[str]:
         yield from format_facts("", f"ignored: {', '.join(photos)}")
 
 
-def plan_lines(model: keras.Model, learning: int, plan: Plan, stages: Sequence[Stage]) -> Iterator[str]:
+def plan_lines(model: keras.Model, learning: int, plan: Plan, stages: Sequence[ResolutionStage]) -> Iterator[str]:
     """The model, of whose parameters so many learn, and the recipe with what differs from it as it was published."""
     size, parameters = "x".join(map(str, model.input_shape[1:])), model.count_params()
     share = "all learn" if learning == parameters else f"{learning:,} learn"

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.config.encoders import ENCODERS
-from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import BUILDERS, VARIANTS
+from keras_vit.config.variants import BUILDERS, RESNETS, VARIANTS
 from keras_vit.files import expand_path
 from keras_vit.runs.saved_runs import RunFacts, load_model, read_facts
 from keras_vit.tasks import task_of_model

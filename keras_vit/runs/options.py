@@ -31,11 +31,9 @@ from keras_vit.checks import (
     with_parameters,
 )
 from keras_vit.config.encoders import ENCODERS
-from keras_vit.config.recipes import Recipe, find_recipe
-from keras_vit.config.recipes.growth import check_start
-from keras_vit.config.recipes.recipe_records import option_hint
-from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import BUILDERS, VARIANTS
+from keras_vit.config.progressive_resizing import check_start_size
+from keras_vit.config.recipes import Recipe, find_recipe, option_hint
+from keras_vit.config.variants import BUILDERS, RESNETS, VARIANTS, ResNetConfig
 from keras_vit.config.vit import ViTConfig
 from keras_vit.tasks import DEFAULT, TASKS, Task, find_task
 from keras_vit.tasks.task import option
@@ -233,7 +231,7 @@ class FinetuneOptions:
     def _check_together(self) -> None:
         self._check_layout()
         if self.start_image_size is not None and self.image_size is not None:
-            check_start(as_sides(self.start_image_size), as_sides(self.image_size))
+            check_start_size(as_sides(self.start_image_size), as_sides(self.image_size))
         trainable, _ = parse_trainable(self.trainable)
         if self.lora_rank is not None and self.trainable != "all":
             raise ArgumentError(

@@ -10,10 +10,17 @@ import keras
 from keras_vit.annotations import Arguments, FilePath, Pair, Variable
 from keras_vit.builders import build, published_variant, told_by
 from keras_vit.checks import ArgumentError, as_sides
+from keras_vit.config.progressive_resizing import ResolutionStage, growing_stages
 from keras_vit.config.recipes import Recipe, find_recipe
-from keras_vit.config.recipes.growth import Stage, growing_stages
-from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
-from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_image_size, check_tiled, variant
+from keras_vit.config.variants import (
+    DEFAULT_IMAGE_SIZE,
+    RESNETS,
+    ResNetConfig,
+    check_image_size,
+    check_tiled,
+    resnet,
+    variant,
+)
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import Source, open_source
 from keras_vit.data.augmentation import Augmentation, find_augmentation
@@ -66,7 +73,7 @@ class Preparation:
     split: str
     model: ImageModel
     plan: Plan
-    stages: tuple[Stage, ...]
+    stages: tuple[ResolutionStage, ...]
     augmentation: Augmentation
     encoding: str
     devices: int
@@ -338,12 +345,12 @@ def _make_plan(
     return training_plan
 
 
-def _find_stages(options: FinetuneOptions, recipe: Recipe, model: Any, epochs: int) -> tuple[Stage, ...]:
+def _find_stages(options: FinetuneOptions, recipe: Recipe, model: Any, epochs: int) -> tuple[ResolutionStage, ...]:
     """The one stage of a training, or the stages of images that grow up to the model's size."""
     final = model.input_shape[1:3]
     start = recipe.start_image_size if options.start_image_size is None else options.start_image_size
     if start is None:
-        return (Stage(1, final),)
+        return (ResolutionStage(1, final),)
     _check_start(start, model.config)
     return growing_stages(as_sides(start), final, epochs, model.config.side_unit)
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Logs
-from keras_vit.config.recipes.growth import Stage, work_of
+from keras_vit.config.progressive_resizing import ResolutionStage, relative_cost
 from keras_vit.pages.formatting import clock_time, duration
 from keras_vit.training.plan import Plan
 
@@ -27,7 +27,7 @@ class Progress(keras.callbacks.Callback):
     Args:
         plan: a `Plan`: how many epochs, steps and images there are.
         say: called with one line of text for each epoch; `print` shows a bar as well if the output is a terminal.
-        stages: `Stage` records of a training whose images grow, so that later steps take longer.
+        stages: `ResolutionStage` records of a training whose images grow, so that later steps take longer.
         metrics: names of the task's, beside the loss.
     """
 
@@ -35,7 +35,7 @@ class Progress(keras.callbacks.Callback):
         self,
         plan: Plan,
         say: Callable[[str], Any] = print,
-        stages: Sequence[Stage] = (),
+        stages: Sequence[ResolutionStage] = (),
         metrics: Sequence[str] = (),
     ) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Progress(keras.callbacks.Callback):
 
     def _work(self, steps: int) -> float:
         """What so many steps cost, in some unit."""
-        return work_of(self.stages, self.plan.steps_per_epoch, steps) if len(self.stages) > 1 else steps
+        return relative_cost(self.stages, self.plan.steps_per_epoch, steps) if len(self.stages) > 1 else steps
 
     def close(self) -> None:
         """Takes the bar off the terminal, also after a failure."""

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError
 from keras_vit.config.recipes import Recipe
-from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.variants import ResNetConfig
 from keras_vit.config.vit import RECORDS
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.exporting.staging import sweep

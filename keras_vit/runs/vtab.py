@@ -16,7 +16,7 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, did_you_mean
 from keras_vit.config.datasets import VTAB_TASKS
-from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.variants import ResNetConfig
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import Source, open_source
 from keras_vit.data.augmentation import Augmentation

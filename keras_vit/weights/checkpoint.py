@@ -10,8 +10,7 @@ import numpy as np
 from keras_vit.annotations import FilePath, Pair
 from keras_vit.config.posembed import RESIZE_METHODS, check_grid, square_grid
 from keras_vit.config.relative_tables import RELATIVE_RESIZE_METHODS, relative_rows, square_relative_grid
-from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import VARIANTS
+from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path
 from keras_vit.images.preprocessing import Preprocessing

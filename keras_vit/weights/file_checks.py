@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.variants import ResNetConfig
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.download import cache_dir
 from keras_vit.weights.download.cache import sha256_of

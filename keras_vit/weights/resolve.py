@@ -13,8 +13,7 @@ from pathlib import Path
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, with_parameters
-from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import VARIANTS
+from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.files import expand_path
 from keras_vit.weights.checkpoint import file_in
 from keras_vit.weights.download import fetch, find_local

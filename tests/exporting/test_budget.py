@@ -8,8 +8,7 @@ from conftest import make_tiny
 from served import make_job
 
 import keras_vit
-from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import VARIANTS
+from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.exporting import budget, verification
 from keras_vit.exporting.budget import max_repeats, photos_at_once
 from keras_vit.exporting.export import photos_for

@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit import cli
-from keras_vit.config.recipes.growth import Stage
+from keras_vit.config.progressive_resizing import ResolutionStage
 from keras_vit.runs import expectation
 from keras_vit.runs.expectation import say_expected
 from keras_vit.runs.options import FinetuneOptions
@@ -24,7 +24,9 @@ def prepared(steps=500, batch_size=64, image_size=(12, 20), model=None, **option
     plan = SimpleNamespace(recipe=recipe, steps=steps, steps_per_epoch=steps, batch_size=batch_size, epochs=5)
     options = FinetuneOptions(model=CONFIG, **options)
     facts = {"source": SimpleNamespace(sizes={"train": 9, "validation": 4, "test": 6}), "split": "test"}
-    return SimpleNamespace(model=model, plan=plan, stages=(Stage(1, image_size),), devices=1, options=options, **facts)
+    return SimpleNamespace(
+        model=model, plan=plan, stages=(ResolutionStage(1, image_size),), devices=1, options=options, **facts
+    )
 
 
 @pytest.fixture

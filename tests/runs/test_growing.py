@@ -18,7 +18,7 @@ from stopped_runs import Died, Dying
 
 import keras_vit
 import keras_vit.runs.finetune as module
-from keras_vit.config.recipes.growth import Stage
+from keras_vit.config.progressive_resizing import ResolutionStage
 from keras_vit.runs.finetune import _train_set, finetune, taking_any_size
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.preparation import prepare
@@ -56,7 +56,7 @@ def undisturbed(tmp_path_factory):
 
 def test_batches_are_those_of_the_size_of_their_epoch():
     found = prepare(arrays(), FinetuneOptions(**options()), lambda line: None)
-    assert found.stages == tuple(Stage(epoch, size) for epoch, size in enumerate(SIZES, start=1))
+    assert found.stages == tuple(ResolutionStage(epoch, size) for epoch, size in enumerate(SIZES, start=1))
     grown = _train_set(found, 0)
     assert grown.start_step == 0
     for step, (pixels, labels) in enumerate(grown.take(EPOCHS * STEPS + 2)):

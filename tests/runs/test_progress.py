@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from keras_vit.config.recipes.growth import growing_stages
+from keras_vit.config.progressive_resizing import growing_stages
 from keras_vit.runs.progress import Progress, _bar
 
 

@@ -6,7 +6,7 @@ from conftest import images, make_tiny, randomise
 from published_files import SMALL_RESNET as SMALL
 
 import keras_vit
-from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.variants import ResNetConfig
 from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.checkpoint import read_checkpoint
 

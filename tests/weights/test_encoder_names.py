@@ -22,10 +22,10 @@ from keras_vit.weights.families import DIALECTS
 from keras_vit.weights.file_checks import check_for
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import all_records, find_weights, list_weights
-from keras_vit.weights.registry.reader import encoder_records
+from keras_vit.weights.registry.record import read_records
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")
-RECORDS = encoder_records()
+RECORDS = read_records("encoders.csv")
 
 
 def identity(record):

@@ -9,12 +9,12 @@ from conftest import randomise
 from published_files import dialect_of, shrink, write_published
 
 import keras_vit
-from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import BUILDERS, VARIANTS, builder_name
+from keras_vit.config.variants import BUILDERS, RESNETS, VARIANTS, builder_name
 from keras_vit.weights.file_checks import check_for
-from keras_vit.weights.registry import find_weights, vit_records
+from keras_vit.weights.registry import find_weights
+from keras_vit.weights.registry.record import read_records
 
-RECORDS = vit_records()
+RECORDS = read_records("vit.csv")
 ZERO_HEAD = "ignore:the head of .* is all zeros:UserWarning"
 
 

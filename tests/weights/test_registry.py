@@ -7,15 +7,14 @@ from conftest import run_python
 from fault_server import EMPTY_PACKAGES
 from test_variants import PUBLISHED_PARAMETERS
 
-from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import VARIANTS
+from keras_vit.config.flops import parameter_count
+from keras_vit.config.variants import RESNETS, VARIANTS, ResNetConfig
 from keras_vit.config.vit import ViTConfig
-from keras_vit.weights.registry import find_weights, list_weights, vit_records
+from keras_vit.weights.registry import find_weights, list_weights
 from keras_vit.weights.registry.augreg import augreg_record, looks_like_augreg
-from keras_vit.weights.registry.reader import listed_size
-from keras_vit.weights.registry.record import parameter_count, published_config
+from keras_vit.weights.registry.record import listed_size, published_config, read_records
 
-RECORDS = vit_records()
+RECORDS = read_records("vit.csv")
 
 
 def identity(record):

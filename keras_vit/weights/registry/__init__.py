@@ -10,17 +10,13 @@ from collections.abc import Collection, Iterable, Iterator
 
 from keras_vit.checks import ArgumentError, check_choice, did_you_mean
 from keras_vit.config.encoders import ENCODERS
-from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import BUILDERS, VARIANTS
-from keras_vit.config.variants import builder_name as vit_builder_name
+from keras_vit.config.variants import BUILDERS, RESNETS, VARIANTS, builder_name
 from keras_vit.config.vit import ViTConfig
 from keras_vit.synonyms import find_hub_weights
 from keras_vit.weights.registry.augreg import augreg_record, looks_like_augreg
-from keras_vit.weights.registry.reader import encoder_records, vit_records
-from keras_vit.weights.registry.record import WeightsRecord
+from keras_vit.weights.registry.record import WeightsRecord, read_records
 
-__all__ = ["WeightsRecord", "WeightsTable", "all_records", "find_weights", "list_weights", "vit_records"]
-
+__all__ = ["WeightsRecord", "all_records", "builder_name", "find_weights", "list_weights"]
 _ALIASES = {
     "imagenet21k+imagenet2012-384": "imagenet21k+imagenet2012",
     "augreg-imagenet21k+imagenet2012": "augreg-imagenet21k+imagenet2012-384",
@@ -28,10 +24,9 @@ _ALIASES = {
 }
 
 
-@functools.cache
 def all_records() -> tuple[WeightsRecord, ...]:
-    """Every record of the table: `vit_records`, and those of encoders."""
-    return vit_records() + encoder_records()
+    """Every record of the table."""
+    return read_records("vit.csv") + read_records("encoders.csv")
 
 
 @functools.cache
@@ -79,7 +74,7 @@ def find_weights(name: str, variant: str | None = None) -> WeightsRecord:
 
 def _augreg(name: str) -> WeightsRecord:
     record = augreg_record(name)
-    return next((known for known in vit_records() if known.path == record.path), record)
+    return next((known for known in read_records("vit.csv") if known.path == record.path), record)
 
 
 def _only(name: str) -> WeightsRecord:
@@ -163,11 +158,6 @@ def variant_of(model: str) -> str:
             parameters=("model",),
         )
     return builders.get(model, model)
-
-
-def builder_name(variant: str) -> str:
-    """The builder of a variant: `"ViTB16"` of `"B/16"`, `"DINOv2S14"` of `"dinov2/S14"`. A ResNet's has its name."""
-    return ENCODERS.get(variant) or (variant if variant in RESNETS else vit_builder_name(variant))
 
 
 class WeightsTable(tuple):

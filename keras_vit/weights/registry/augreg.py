@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 from keras_vit.checks import did_you_mean
 from keras_vit.config.variants import VARIANTS
-from keras_vit.weights.registry.reader import record_of_row
-from keras_vit.weights.registry.record import WeightsRecord
+from keras_vit.weights.registry.record import WeightsRecord, record_of_row
 
 FOLDER = "vit_models/augreg/"
 MODELS = {  # the part of a file's name before the first "-": variant

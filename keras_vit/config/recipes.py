@@ -1,7 +1,9 @@
-"""One published set of hyper-parameters as a record that tells where each number is from.
+"""Published hyper-parameters as frozen records, each number with its source: `RECIPES`, the rows of `recipes.csv`.
 
-Rates, decays and steps are those of the source's own batch size; `keras_vit.plan` fits them to another. Nothing here
-imports Keras.
+Names begin with who published them: `paper-` (arXiv:2010.11929), `official-` (its code), `augreg-` (arXiv:2106.10270),
+`big_vision-`; `digits` and `small` are our own. `citations.csv` says for each field where its values are from: what a
+paper leaves open is from its authors' code or answers. An empty cell is the field's default. Rates, decays and steps
+are those of the source's own batch size; `keras_vit.plan` fits them to another.
 """
 
 import dataclasses
@@ -11,6 +13,7 @@ from typing import Any
 from keras_vit.checks import (
     ArgumentError,
     check_choice,
+    check_flag,
     check_fraction,
     check_nonnegative,
     check_number,
@@ -20,8 +23,9 @@ from keras_vit.checks import (
     did_you_mean,
     with_parameters,
 )
-from keras_vit.config.recipes.growth import check_start
-from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.progressive_resizing import check_start_size
+from keras_vit.config.rows import read_rows, value_of, values_of
+from keras_vit.config.variants import ResNetConfig
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.synonyms import lookup, run_option_hint
 
@@ -44,8 +48,8 @@ _CHOICES = {
 }
 _TEXTS = ("name", "source", "augmentation")
 _TUPLES = ("models", "learning_rate_grid")
-_PAIRS = {"citations": None, "model_fields": ViTConfig}  # of a field's name and a value; None is `Recipe`
-_SHOWN = 4  # names, where none is near
+_PAIRS = ("citations", "model_fields")  # of a field's name and a value
+_SHOWN = 4  # names from all over the table, where none is near
 _NEEDS_NO_CITATION = ("name", "source", "stage", "models", "citations")
 
 
@@ -152,10 +156,10 @@ class Recipe:
                 check_choice(field, getattr(self, field), tuple(choice for choice in choices if choice is not None))
         self._check_numbers()
         self._check_together()
-        for field, cls in _PAIRS.items():
-            known = _names(cls or self)
-            for name, _ in getattr(self, field):
-                check_choice(field, name, known)
+        for name, _ in self.citations:
+            check_choice("citations", name, [field.name for field in dataclasses.fields(self)])
+        for name, _ in self.model_fields:
+            check_choice("model_fields", name, list(RECORD_OF))
 
     def _check_numbers(self) -> None:
         for field in (*_COUNTS, *(field for field in _OPTIONAL_COUNTS if getattr(self, field) is not None)):
@@ -171,11 +175,8 @@ class Recipe:
             check_positive("clip_norm", self.clip_norm)
         object.__setattr__(self, "cooldown_steps", check_steps("cooldown_steps", self.cooldown_steps))
         check_number("head_bias", self.head_bias)
-        if not (self.representation_layer is None or isinstance(self.representation_layer, bool)):
-            raise TypeError(
-                "`representation_layer` must be True, False or None.\n"
-                f"Received: representation_layer={self.representation_layer!r}."
-            )
+        if self.representation_layer is not None:
+            check_flag("representation_layer", self.representation_layer)
 
     def _check_together(self) -> None:
         for first, second in (("steps", "epochs"), ("warmup_steps", "warmup_fraction")):
@@ -195,7 +196,7 @@ class Recipe:
                 f"Received: warmup_steps={self.warmup_steps}, {self.published_steps} steps in all."
             )
         if self.start_image_size is not None and self.image_size is not None:
-            check_start((self.start_image_size,) * 2, (self.image_size,) * 2)
+            check_start_size((self.start_image_size,) * 2, (self.image_size,) * 2)
         self._check_schedule()
 
     def _check_schedule(self) -> None:
@@ -215,10 +216,8 @@ class Recipe:
     @property
     def published_steps(self) -> int | None:
         """Optimizer steps on the data set that it was published for, or `None` if it is for any data."""
-        if self.steps is not None:
+        if self.epochs is None or self.train_images is None:
             return self.steps
-        if self.train_images is None or self.epochs is None:
-            return None
         return self.epochs * self.train_images // self.batch_size
 
     def model_arguments(self, config: ViTConfig | ResNetConfig) -> dict[str, object]:
@@ -230,24 +229,20 @@ class Recipe:
         Raises:
             ValueError: if the recipe trains what a ResNet has no place for.
         """
-        if isinstance(config, ResNetConfig):
-            return self._arguments_of_resnet()
         rates = {field: getattr(self, field) for field in ("dropout_rate", "stochastic_depth_rate")}
+        if isinstance(config, ResNetConfig):
+            wanted = rates | {"representation_layer": self.representation_layer} | dict(self.model_fields)
+            if fields := [f"{field}={value!r}" for field, value in wanted.items() if value]:
+                raise ValueError(
+                    "the recipe trains a Vision Transformer with what a ResNet has no place for.\n"
+                    f"Received: {self.name!r} with {', '.join(fields)}. Take another recipe, or change this one with "
+                    "`dataclasses.replace`."
+                )
+            return {}
         arguments = {field: rate for field, rate in rates.items() if rate is not None}
         if self.representation_layer is not None:
             arguments["representation_size"] = config.hidden_size if self.representation_layer else None
         return {**arguments, **dict(self.model_fields)}
-
-    def _arguments_of_resnet(self) -> dict[str, object]:
-        asked = {field: getattr(self, field) for field in ("dropout_rate", "stochastic_depth_rate")}
-        asked = asked | {"representation_layer": self.representation_layer} | dict(self.model_fields)
-        if wanted := [f"{field}={value!r}" for field, value in asked.items() if value]:
-            raise ValueError(
-                "the recipe trains a Vision Transformer with what a ResNet has no place for.\n"
-                f"Received: {self.name!r} with {', '.join(wanted)}. Take another recipe, or change this one with "
-                "`dataclasses.replace`."
-            )
-        return {}
 
     def facts(self) -> list[tuple[str, object, str]]:
         """Every field that is set, its value, and where that is from (`""` if it has no source)."""
@@ -270,13 +265,7 @@ class RecipeTable(Mapping):
     """Recipes by name, in the order of their publications; printed, one line each."""
 
     def __init__(self, recipes: Iterable[Recipe]) -> None:
-        self._recipes: dict[str, Recipe] = {}
-        for recipe in recipes:
-            if recipe.name in self._recipes:
-                raise ValueError(
-                    f"a recipe's name is its key, so no two have the same.\nReceived: {recipe.name!r} twice."
-                )
-            self._recipes[recipe.name] = recipe
+        self._recipes = {recipe.name: recipe for recipe in recipes}
 
     def __getitem__(self, name: str) -> Recipe:
         return self._recipes[name]
@@ -288,56 +277,66 @@ class RecipeTable(Mapping):
         return len(self._recipes)
 
     def __repr__(self) -> str:
-        width = max(map(len, self._recipes), default=0)
-        return "\n".join(f"{name:<{width}}  {_in_one_line(recipe)}" for name, recipe in self._recipes.items())
+        width = max(map(len, self), default=0)
+        return "\n".join(
+            f"{name:<{width}}  {r.optimizer:<5} {r.learning_rate:g} {r.schedule}, batch {r.batch_size}, "
+            + (f"{r.steps:,} steps" if r.steps else f"{r.epochs} epochs")
+            + f", decay {r.weight_decay:g}, {r.augmentation}"
+            for name, r in self.items()
+        )
 
 
-def _in_one_line(recipe: Recipe) -> str:
-    length = f"{recipe.steps:,} steps" if recipe.steps else f"{recipe.epochs} epochs"
-    return (
-        f"{recipe.optimizer:<5} {recipe.learning_rate:g} {recipe.schedule}, batch {recipe.batch_size}, {length}, "
-        f"decay {recipe.weight_decay:g}, {recipe.augmentation}"
-    )
+def _read_recipes() -> Iterator[Recipe]:
+    rows = read_rows(__file__, "citations.csv")
+    cited = [(set(row["citations"].split()), (row["field"], row["source"])) for row in rows]
+    for row in read_rows(__file__, "recipes.csv"):
+        sets = row.pop("citations").split()
+        values: dict[str, Any] = {
+            field: word if field in _TEXTS else value_of(word) for field, word in row.items() if word
+        }
+        values["citations"] = (pair for of, pair in cited if not of.isdisjoint(sets))
+        values |= {"models": row["models"].split(), "model_fields": values_of(row["model_fields"]).items()}
+        values["learning_rate_grid"] = map(float, row["learning_rate_grid"].split())
+        yield Recipe(**values)
 
 
-def find_in(table: Mapping[str, Recipe], name: Any) -> Recipe:
-    """The recipe of this name in a table; the error names the nearest ones."""
-    if isinstance(name, Recipe):
-        return name
-    if not isinstance(name, str):
-        raise with_parameters(TypeError(f"`recipe` must be a name or a `Recipe`.\nReceived: {name!r}."), "recipe")
-    if name not in table:
+RECIPES = RecipeTable(_read_recipes())
+
+
+def find_recipe(name_or_record: Recipe | str) -> Recipe:
+    """Finds a published recipe by its name.
+
+    Example:
+        >>> keras_vit.find_recipe("augreg-finetune").schedule
+        'cosine'
+        >>> [name for name in keras_vit.RECIPES if "finetune" in name][:3]
+        ['paper-finetune-imagenet2012', 'paper-finetune-cifar100', 'paper-finetune-cifar10']
+
+    Args:
+        name_or_record: a name in `RECIPES`, or a `Recipe`, which is returned as it is.
+
+    Raises:
+        ValueError: for an unknown name; the error lists the nearest ones.
+        TypeError: for anything else.
+    """
+    if isinstance(name_or_record, Recipe):
+        return name_or_record
+    if not isinstance(name_or_record, str):
+        rule = "`recipe` must be a name or a `Recipe`."
+        raise with_parameters(TypeError(f"{rule}\nReceived: {name_or_record!r}."), "recipe")
+    if name_or_record not in RECIPES:
+        names = list(RECIPES)
+        some = f" Some of them: {', '.join(map(repr, names[:: len(names) // _SHOWN]))}."
         raise ArgumentError(
             "`recipe` must be a name in `keras_vit.RECIPES` (`keras-vit recipes` prints them) or a `Recipe`.\n"
-            f"Received: {name!r}.{did_you_mean(name, table) or _some_of(table)}",
+            f"Received: {name_or_record!r}.{did_you_mean(name_or_record, RECIPES) or some}",
             parameters=("recipe",),
         )
-    return table[name]
-
-
-def _some_of(table: Iterable[str]) -> str:
-    """A few names from all over a table."""
-    names = list(table)
-    return f" Some of them: {', '.join(map(repr, names[:: max(len(names) // _SHOWN, 1)]))}."
-
-
-def cite(**fields: str) -> tuple[tuple[str, str], ...]:
-    """`citations` from keywords: the name of a field and where its value is from."""
-    return tuple(fields.items())
-
-
-def _names(record: Any) -> list[str]:
-    """Names of the fields of a record; of a `ViTConfig` those of its records."""
-    return list(RECORD_OF) if record is ViTConfig else [field.name for field in dataclasses.fields(record)]
+    return RECIPES[name_or_record]
 
 
 def option_hint(name: str, options: Collection[str]) -> str:
-    """What to say of a name that is no option of a run: an option, or where a recipe or a config has it.
-
-    Args:
-        name: as a user wrote it.
-        options: names of all options.
-    """
+    """What to say of a name that is none of a run's `options`: an option, or where a recipe or a config has it."""
     if lookup(name, options):
         return did_you_mean(name, options)
     return (

@@ -14,7 +14,7 @@ STAGES = 4  # arXiv:2104.00298, section 4.2: 350 epochs in four stages of about 
 
 
 @dataclasses.dataclass(frozen=True)
-class Stage:
+class ResolutionStage:
     """A part of a training, whose images have one size.
 
     Attributes:
@@ -26,7 +26,9 @@ class Stage:
     image_size: tuple[int, int]
 
 
-def growing_stages(start: tuple[int, int], final: tuple[int, int], epochs: int, unit: int) -> tuple[Stage, ...]:
+def growing_stages(
+    start: tuple[int, int], final: tuple[int, int], epochs: int, unit: int
+) -> tuple[ResolutionStage, ...]:
     """The stages from a smaller size of images to the final one, which the last epoch has.
 
     Args:
@@ -43,7 +45,7 @@ def growing_stages(start: tuple[int, int], final: tuple[int, int], epochs: int, 
 
     Source: arXiv:2104.00298, algorithm 1; its sizes, rounded down to multiples of `unit`.
     """
-    check_start(start, final)
+    check_start_size(start, final)
     if epochs < 2:
         raise ArgumentError(
             "images grow from one epoch to another, so there must be two at least.\n"
@@ -52,15 +54,15 @@ def growing_stages(start: tuple[int, int], final: tuple[int, int], epochs: int, 
             parameters=("start_image_size", "epochs"),
         )
     count = min(STAGES, epochs)
-    found: list[Stage] = []
+    found: list[ResolutionStage] = []
     for number in range(count):
         height, width = (_between(*sides, number, count - 1, unit) for sides in zip(start, final, strict=True))
         if not found or found[-1].image_size != (height, width):
-            found.append(Stage(-(-number * epochs // count) + 1, (height, width)))
+            found.append(ResolutionStage(-(-number * epochs // count) + 1, (height, width)))
     return tuple(found)
 
 
-def check_start(start: tuple[int, int], final: tuple[int, int]) -> None:
+def check_start_size(start: Pair, final: Pair) -> None:
     """Raises a `ValueError` unless images of `start`, `(H, W)`, can grow to those of `final`."""
     if start == final or any(first > last for first, last in zip(start, final, strict=True)):
         raise ArgumentError(
@@ -71,7 +73,7 @@ def check_start(start: tuple[int, int], final: tuple[int, int]) -> None:
         )
 
 
-def work_of(stages: Sequence[Stage], steps_per_epoch: int, steps: int) -> float:
+def relative_cost(stages: Sequence[ResolutionStage], steps_per_epoch: int, steps: int) -> float:
     """What the first `steps` steps cost, in steps with images of the last stage, if each pixel costs as much."""
     last, total = stages[-1].image_size, 0.0
     begins = [(stage.epoch - 1) * steps_per_epoch for stage in stages]

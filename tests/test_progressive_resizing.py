@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from keras_vit.config.recipes.growth import Stage, check_start, growing_stages, work_of
+from keras_vit.config.progressive_resizing import ResolutionStage, check_start_size, growing_stages, relative_cost
 
 CASES = [
     ((128, 128), (224, 224), 8, 16),
@@ -19,7 +19,7 @@ CASES = [
 
 def test_stages_of_a_training_at_224_are_the_four_of_the_paper_rule():
     sizes = {1: 128, 3: 160, 5: 192, 7: 224}
-    expected = tuple(Stage(epoch, (side, side)) for epoch, side in sizes.items())
+    expected = tuple(ResolutionStage(epoch, (side, side)) for epoch, side in sizes.items())
     assert growing_stages((128, 128), (224, 224), 8, 16) == expected
 
 
@@ -49,21 +49,21 @@ def test_work_is_the_sum_over_steps(start, final, epochs, unit):
     stages, steps_per_epoch = growing_stages(start, final, epochs, unit), 3
     pixels = [height * width for height, width in sizes_of_epochs(stages, epochs) for _ in range(steps_per_epoch)]
     for steps in (0, 1, 3, 4, 3 * epochs - 2, 3 * epochs):
-        assert work_of(stages, steps_per_epoch, steps) == pytest.approx(sum(pixels[:steps]) / pixels[-1])
+        assert relative_cost(stages, steps_per_epoch, steps) == pytest.approx(sum(pixels[:steps]) / pixels[-1])
 
 
 def test_work_of_one_size_is_the_number_of_steps():
-    assert work_of((Stage(1, (24, 32)),), 5, 13) == 13
+    assert relative_cost((ResolutionStage(1, (24, 32)),), 5, 13) == 13
 
 
 @pytest.mark.parametrize("start", [(224, 224), (240, 240), (128, 240)])
 def test_start_that_is_not_below_the_end_is_refused(start):
     with pytest.raises(ValueError, match=r"`start_image_size`.*\n.*start_image_size=.* 224 at"):
-        check_start(start, (224, 224))
+        check_start_size(start, (224, 224))
 
 
 def test_one_side_may_stay():
-    check_start((128, 224), (224, 224))
+    check_start_size((128, 224), (224, 224))
 
 
 def test_one_epoch_is_too_short_to_grow_in():
