@@ -33,9 +33,15 @@ from keras_vit.model.graph import Head, build_graph, check_input_shape
 from keras_vit.model.layer_access import layers_before
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.renamed import accepts_old_arguments
-from keras_vit.weights.adapt import classes_of, replaced_layers, with_end_of, without_end, without_tokens
+from keras_vit.weights.adapt import drop_pooling, drop_tokens, replaced_layers, resolve_classes, select_head
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.infer_config import assumptions, norm_of, read_source, told_config, told_facts
+from keras_vit.weights.infer_config import (
+    assumed_defaults,
+    final_norm_override,
+    find_provenance,
+    infer_config,
+    open_checkpoint,
+)
 from keras_vit.weights.load import fill
 from keras_vit.weights.registry import WeightsRecord, suggest_model
 from keras_vit.weights.resolve import WeightsFile, find_file, only_variant
@@ -120,8 +126,10 @@ def build(
         inputs = images_input(input_tensor, input_shape, config, functools.partial(_told_shape, config, None, None))
         return build_graph(inputs, config, head, None, name)
     config = _follow(checkpoint, config, given)
-    checkpoint = without_end(without_tokens(checkpoint, config.prefix_tokens), config)
-    config, head, unwanted, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
+    checkpoint = drop_pooling(drop_tokens(checkpoint, config.prefix_tokens), config)
+    config, head, dropped_layers, new_layers = _follow_head(
+        checkpoint, config, head, "representation_size" in config_overrides
+    )
     rule = resize_method or (source.record and source.record.resize_method) or None
     methods = checkpoint.resize_methods(rule)
     inputs = images_input(input_tensor, input_shape, config, lambda: _told_shape(config, checkpoint, source.record))
@@ -132,14 +140,14 @@ def build(
         model,
         checkpoint,
         resize_method=rule,
-        unwanted=unwanted,
-        fresh=fresh,
-        kept=layers_before(inputs),
+        dropped_layers=dropped_layers,
+        new_layers=new_layers,
+        user_layers=layers_before(inputs),
         strict=strict,
         deferred=True,
         preprocessing=checkpoint.preprocessing,
     )
-    model.provenance = told_facts(checkpoint, source.record, config, {*given, resize_method}, methods)
+    model.provenance = find_provenance(checkpoint, source.record, config, {*given, resize_method}, methods)
     return model
 
 
@@ -193,10 +201,10 @@ def _opened(
         return cast(ViTConfig, asked), None, None
     named = only_variant(weights) if config is None else published_variant(config)
     source = find_file(weights, named, sha256=sha256)
-    checkpoint = with_end_of(read_source(source), include_top)
+    checkpoint = select_head(open_checkpoint(source), include_top)
     if asked is None:
-        asked = _resolve_config(told_config(checkpoint, pooling, overrides), pooling, overrides)
-        lines = assumptions(checkpoint, overrides) if source.record is None else ()
+        asked = _resolve_config(infer_config(checkpoint, pooling, overrides), pooling, overrides)
+        lines = assumed_defaults(checkpoint, overrides) if source.record is None else ()
         checkpoint = dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, *lines))
     return asked, source, checkpoint
 
@@ -282,7 +290,7 @@ def _follow(checkpoint: Checkpoint, config: ViTConfig, given: Collection[str]) -
     decided = dict(checkpoint.fields)
     if "pooling" in given and config.pooling in ("gap", "token_gap", "map"):  # no distilled model pools so
         decided.pop("distilled", None)
-    decided |= norm_of(checkpoint, config.pooling)
+    decided |= final_norm_override(checkpoint, config.pooling)
     if "representation_size" not in given:
         decided.pop("representation_size", None)  # it depends on the head, which is not known yet
     config = config.replace(**{name: value for name, value in decided.items() if name not in given})
@@ -295,7 +303,7 @@ def _follow_head(
     checkpoint: Checkpoint, config: ViTConfig, head: Head, representation_is_given: bool
 ) -> tuple[ViTConfig, Head, tuple[str, ...], tuple[str, ...]]:
     """Config and head by the file's, layers of the file that are set aside, and layers of the model that are new."""
-    classes = classes_of(checkpoint, head.classes)
+    classes = resolve_classes(checkpoint, head.classes)
     is_open = config.representation_size is None and not representation_is_given
     if is_open and classes == checkpoint.classes:  # a new head goes without pre-logits
         config = config.replace(representation_size=checkpoint.representation_size)
@@ -341,7 +349,7 @@ def _told_shape(config: ViTConfig, checkpoint: Checkpoint | None, record: Weight
         return *record.preprocessing.image_size, 3
     if checkpoint is None:
         return grid[0] * config.stride, grid[1] * config.stride, 3
-    if checkpoint.grid is None and checkpoint.has_places:
+    if checkpoint.grid is None and checkpoint.has_grid_tables:
         raise ValueError(
             "`input_shape` must be given: the checkpoint's position table is not square, and does not tell its grid.\n"
             f"Received: {checkpoint.path}, input_shape=None."

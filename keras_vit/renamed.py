@@ -14,6 +14,7 @@ _Class = TypeVar("_Class", bound=type)
 
 NAMES: dict[str, str] = {}  # public names of the package
 ARGUMENTS: dict[str, str] = {  # of public functions, layers, builders and `ViTConfig`; attributes too
+    "dialect": "format",
     "branch_norm": "norm_position",
     "unit_length": "normalize_embedding",
     "map_prefix": "pool_prefix_tokens",

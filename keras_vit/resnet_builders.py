@@ -13,9 +13,9 @@ from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, RESNETS, ResNetConfig,
 from keras_vit.model.copies import uninitialized_variables
 from keras_vit.model.layer_access import layers_before
 from keras_vit.model.resnet import ResNet, wire_resnet
-from keras_vit.weights.adapt import classes_of, replaced_layers
+from keras_vit.weights.adapt import replaced_layers, resolve_classes
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.infer_config import read_source
+from keras_vit.weights.infer_config import open_checkpoint
 from keras_vit.weights.load import fill
 from keras_vit.weights.resolve import find_file
 
@@ -78,19 +78,19 @@ def build_resnet(
         inputs = images_input(input_tensor, input_shape, known, lambda: _told_shape(None))
         return wire_resnet(inputs, known, head, name)
     source = find_file(weights, published_resnet(known), sha256=sha256)
-    checkpoint = read_source(source, is_resnet=True)
-    classes = classes_of(checkpoint, head.classes)
+    checkpoint = open_checkpoint(source, is_resnet=True)
+    classes = resolve_classes(checkpoint, head.classes)
     head = dataclasses.replace(head, classes=classes)
     inputs = images_input(input_tensor, input_shape, known, lambda: _told_shape(checkpoint))
     with uninitialized_variables():
         model = wire_resnet(inputs, known, head, name, checkpoint.preprocessing)
-    unwanted, fresh = replaced_layers(checkpoint, classes)
+    dropped_layers, new_layers = replaced_layers(checkpoint, classes)
     model.load_report = fill(
         model,
         checkpoint,
-        unwanted=unwanted,
-        fresh=fresh,
-        kept=layers_before(inputs),
+        dropped_layers=dropped_layers,
+        new_layers=new_layers,
+        user_layers=layers_before(inputs),
         strict=strict,
         deferred=True,
         preprocessing=checkpoint.preprocessing,

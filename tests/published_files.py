@@ -15,7 +15,7 @@ from keras_vit.config.variants import RESNETS, VARIANTS, ResNetConfig
 from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.convert import write_checkpoint
-from keras_vit.weights.families import DIALECTS
+from keras_vit.weights.families import LAYOUTS
 
 SMALL_RESNET = ResNetConfig((2, 1), 0.5)
 
@@ -41,7 +41,7 @@ def shrink(record, monkeypatch):
     monkeypatch.setitem(table, record.variant, SMALL_RESNET if table is RESNETS else small(record.variant))
 
 
-def dialect_of(record):
+def folder_layout(record):
     if record.path.startswith("big_vision/"):
         return "big_vision"
     if record.path.startswith("hf/"):
@@ -84,7 +84,7 @@ def write_published(record, path, values=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        write_checkpoint(checkpoint, path, dialect_of(record))
+        write_checkpoint(checkpoint, path, folder_layout(record))
     if record.path.endswith("sam/ViT-S_16.npz"):  # with the optimizer's moments, below its prefix
         arrays = dict(np.load(path))
         moments = {f"opt/state/{name}/grad_ema": array for name, array in arrays.items()}
@@ -98,8 +98,8 @@ def write_encoder(record, path):
     if record.classes not in (0, 1000):  # a projection, which has no bias
         model.get_layer("head").bias.assign(np.zeros(record.classes))
     path.parent.mkdir(parents=True, exist_ok=True)
-    layout = record.layout or dialect_of(record)
-    written = path.with_name(f"written{DIALECTS[layout].suffix}")
+    layout = record.layout or folder_layout(record)
+    written = path.with_name(f"written{LAYOUTS[layout].suffix}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         keras_vit.save_checkpoint(model, written, layout)

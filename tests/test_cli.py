@@ -18,7 +18,7 @@ from keras_vit.checks import ArgumentError
 from keras_vit.cli.printing import one_line
 from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.weights.download import cache_dir
-from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.registry import find_weights, list_weights
 
 OFFICIAL = GOLDEN / "token.npz"
@@ -116,7 +116,7 @@ def test_fetch_asks_for_the_model_where_the_name_does_not_tell(run, name, models
 
 def test_fetch_of_a_url_verifies_and_is_seen_by_verify(run, server):
     code, (path,), _ = run("weights", "fetch", f"{server.address}/ok/any.npz", "--sha256", server.sha256)
-    assert (code, sha256_of(path)) == (0, server.sha256)
+    assert (code, file_sha256(path)) == (0, server.sha256)
     assert run("weights", "verify") == (0, [f"ok  {path}  sha256 as noted"], [])
 
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import GOLDEN, numpy
 
 import keras_vit
-from keras_vit.weights.families import to_ours
+from keras_vit.weights.families import from_file
 
 SMALL = keras_vit.ViTConfig(patch_size=8, hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96)
 HYBRID = {"hidden_size": 48, "num_layers": 3, "num_heads": 4, "mlp_dim": 96, "resnet_width_factor": 0.5}
@@ -79,7 +79,7 @@ def test_loss_and_gradients_are_the_official_ones(case, last_block_outputs):
     keys = [key for key in expected.files if key.startswith("grad:")]
     assert len(keys) == 4
     variables = {v.path: v for v in model.trainable_variables}
-    wanted, _ = to_ours("official", "grad:", {key: expected[key] for key in keys})
+    wanted, _ = from_file("official", "grad:", {key: expected[key] for key in keys})
     with tf.GradientTape() as tape:
         logits = model(expected["images"], training=False)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(expected["labels"], logits)

@@ -118,20 +118,20 @@ def error_of(model, x, expected, what):
 
 @pytest.mark.peers
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("dialect", "variant", "fields"), CASES)
-def test_peer_computes_our_logits_and_gives_our_weights_back(tmp_path, dialect, variant, fields):
+@pytest.mark.parametrize(("format", "variant", "fields"), CASES)
+def test_peer_computes_our_logits_and_gives_our_weights_back(tmp_path, format, variant, fields):
     depth = {"num_layers": DEPTHS[variant]} if variant in DEPTHS else {}
     model = random_model(variant, **fields, **depth)
-    keras_vit.save_checkpoint(model, tmp_path / "folder", dialect)
+    keras_vit.save_checkpoint(model, tmp_path / "folder", format)
     x = images(2, 224, 224, 3)
-    expected = run_peer(TIMM if dialect == "timm" else TRANSFORMERS, tmp_path / "folder", tmp_path, x)
-    again = tmp_path / "again.safetensors" if dialect == "timm" else tmp_path / "again" / "model.safetensors"
+    expected = run_peer(TIMM if format == "timm" else TRANSFORMERS, tmp_path / "folder", tmp_path, x)
+    again = tmp_path / "again.safetensors" if format == "timm" else tmp_path / "again" / "model.safetensors"
     tensors = read_checkpoint(again).tensors
     variables = weight_paths(model)
     assert set(tensors) == set(variables)
     for path, variable in variables.items():
         np.testing.assert_array_equal(tensors[path], numpy(variable), err_msg=path)
-    error = error_of(model, x, expected, f"{dialect} {variant} {fields}")
+    error = error_of(model, x, expected, f"{format} {variant} {fields}")
     assert error < (STEM_TOLERANCE if variant in HYBRIDS else 5e-5)
 
 

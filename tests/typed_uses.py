@@ -47,7 +47,7 @@ def predicts(model: keras_vit.VisionTransformer) -> None:
 
 def keeps_weights(model: keras_vit.VisionTransformer) -> None:
     assert_type(keras_vit.load_checkpoint(model, "B_16.npz"), tuple[str, ...])
-    assert_type(keras_vit.save_checkpoint(model, "vit.safetensors", dialect="timm"), Path)
+    assert_type(keras_vit.save_checkpoint(model, "vit.safetensors", format="timm"), Path)
     assert_type(keras_vit.convert_checkpoint("a.npz", Path("b.npz"), "linen", grid=(14, 14)), Path)
     assert_type(keras_vit.push_to_hub("run", "owner/name", license="mit", private=True), str)
     keras_vit.push_to_hub("run")  # type: ignore[call-arg]

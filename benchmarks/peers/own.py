@@ -105,11 +105,11 @@ class Assigned(Ours):
         import numpy as np
 
         from keras_vit.model.layer_access import weight_paths
-        from keras_vit.weights.families import to_ours
+        from keras_vit.weights.families import from_file
 
         model = self.build()
         with np.load(self.job["files"]["official"]) as arrays:
-            tensors, _ = to_ours("official", "", dict(arrays))
+            tensors, _ = from_file("official", "", dict(arrays))
         for path, variable in weight_paths(model).items():
             variable.assign(tensors[path])
         return model

@@ -15,7 +15,7 @@ from keras_vit.exporting.staging import sweep
 from keras_vit.files import read_head
 from keras_vit.pages.formatting import columns, printable
 from keras_vit.weights.download import cache_dir
-from keras_vit.weights.download.cache import brought_files
+from keras_vit.weights.download.cache import downloaded_files
 from keras_vit.weights.download.environment import engines_dir, features_dir
 from keras_vit.weights.download.remote import megabytes
 
@@ -75,7 +75,7 @@ def _archives(folder: Path) -> Iterator[tuple[Path, ...]]:
 _PARTS = {
     part.name: part
     for part in (
-        _Part("downloads", "weights and configs, verified", brought_files),
+        _Part("downloads", "weights and configs, verified", downloaded_files),
         _Part("features", "of images, for probes", lambda: _archives(features_dir())),
         _Part("shards", "places of photos in shards", lambda: _archives(cache_dir() / "shards")),
         _Part("compiled", "programs of JAX", kept_programs),

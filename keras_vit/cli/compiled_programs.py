@@ -13,7 +13,7 @@ from pathlib import Path
 
 from keras_vit.files import atomic_write, private_dir
 from keras_vit.processor import cpu_fingerprint
-from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.download.environment import compiled_dir
 
 _MOST_BYTES = 1 << 29  # of all programs; a training of B/16 on a GPU has some ten megabytes
@@ -55,12 +55,12 @@ def _sign(folder: Path) -> None:
         for program in _programs(folder):
             if not _digest_of(program).exists():
                 with atomic_write(_digest_of(program)) as part:
-                    Path(part).write_text(sha256_of(program))
+                    Path(part).write_text(file_sha256(program))
 
 
 def _is_signed(program: Path) -> bool:
     try:
-        return _digest_of(program).read_text() == sha256_of(program)
+        return _digest_of(program).read_text() == file_sha256(program)
     except (OSError, ValueError):
         return False
 

@@ -23,7 +23,7 @@ from keras_vit.weights.download import cache_dir, find_local, verify_cache, veri
 from keras_vit.weights.download.cache import is_noted
 from keras_vit.weights.download.hugging_face import find_in_library_cache
 from keras_vit.weights.download.remote import megabytes
-from keras_vit.weights.families import DIALECTS, recognise
+from keras_vit.weights.families import LAYOUTS, recognize
 from keras_vit.weights.file_checks import check_cached, check_file, check_for
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.read.sharded import scan_any
@@ -90,7 +90,7 @@ def _add_weights(command: Callable[..., ArgumentParser], weights: Any) -> None:
     new = command(weights, "convert", _convert, summary, f"keras-vit weights convert {example}")
     new.add_argument("source", metavar="SOURCE", type=path, help="an .npz, .safetensors or .pth file, or its folder")
     new.add_argument("destination", metavar="DESTINATION", type=path, help="the new file, or a folder with its config")
-    new.add_argument("--dialect", required=True, choices=list(DIALECTS), help="the layout to write")
+    new.add_argument("--dialect", required=True, choices=list(LAYOUTS), help="the layout to write")
     new.add_argument("--model", metavar="MODEL", help="refuse unless the file holds this one; by default any")
     new.add_argument("--heads", metavar="A", type=int, help="attention heads; by default as the file tells them")
     grid = "of the position table, where it is not square; by default as the file tells it"
@@ -104,8 +104,8 @@ def push(arguments: Namespace) -> Iterator[str]:
     with quiet_start():
         import keras_vit.api  # noqa: F401  # every layer that a model's file may name
         from keras_vit.runs.publishing import push_to_hub
-    said = {name: getattr(arguments, name) for name in ("license", "dialect", "private")}
-    yield push_to_hub(arguments.folder, arguments.repository, **said)
+    options = {"license": arguments.license, "format": arguments.dialect, "private": arguments.private}
+    yield push_to_hub(arguments.folder, arguments.repository, **options)
 
 
 def models(arguments: Namespace) -> Iterator[str]:
@@ -172,19 +172,19 @@ def _verify(arguments: Namespace) -> Iterator[str]:
 
 def _inspect(arguments: Namespace) -> Iterator[str]:
     file = scan_any(file_in(arguments.file))
-    known = recognise(file.kind, file.entries)
+    known = recognize(file.kind, file.entries)
     yield f"file     {printable(file.path)}: {file.kind}, {megabytes(file.size)}"
     if known:
         checkpoint = read_checkpoint(arguments.file, allow_nonfinite=True)
         grid = "x".join(map(str, checkpoint.grid)) if checkpoint.grid else "unknown"
-        table = f"position grid {grid}" if checkpoint.has_places else "no position table"
+        table = f"position grid {grid}" if checkpoint.has_grid_tables else "no position table"
         positions = "" if checkpoint.is_resnet else f", {table}"
         outputs = (
             f"an embedding of {checkpoint.classes}" if checkpoint.embeds() else f"{checkpoint.classes or 0} classes"
         )
         family = f", by its config {printable(checkpoint.family)}" if checkpoint.family else ""
-        yield f"dialect  {checkpoint.dialect}{family}"
-        yield f"model    {checkpoint.looks_like()}, {outputs}{positions}"
+        yield f"dialect  {checkpoint.layout}{family}"
+        yield f"model    {checkpoint.describe()}, {outputs}{positions}"
     else:
         yield "dialect  unknown"
     yield f"note     {json.dumps(file.note)}"
@@ -204,7 +204,7 @@ def _check_looks_like(path: Path, variant: str) -> None:
     if checkpoint.variant() != variant:
         raise CheckpointError(
             f"the file must hold what `--model` says.\nReceived: --model {variant}, and {path} holds "
-            f"{checkpoint.looks_like()}."
+            f"{checkpoint.describe()}."
         )
 
 

@@ -22,7 +22,7 @@ from keras_vit.runs.preparation import Preparation, published_name, weights_of
 from keras_vit.tasks import DEFAULT, Task
 from keras_vit.version import __version__
 from keras_vit.weights.download.environment import without_secrets
-from keras_vit.weights.origin import origin_beside, origin_of_record
+from keras_vit.weights.origin import read_origin, record_origin
 from keras_vit.weights.registry import find_weights
 from keras_vit.weights.resolve import is_url, only_variant
 
@@ -96,9 +96,9 @@ def origin_of(options: FinetuneOptions) -> dict[str, Any]:
         variant = only_variant(weights) if options.start is None else published_name(options.start)
         record = find_weights(name, variant or "")
         said = {"license": record.license, "url": record.url, "repository": record.hf_repo}
-        return {"kind": "published", "name": name} | said | origin_of_record(record)
+        return {"kind": "published", "name": name} | said | record_origin(record)
     if name.startswith("hf:"):
         return {"kind": "file", "name": name, "repository": name[len("hf:") :].partition("@")[0]}
     if is_url(name):
         return {"kind": "file", "name": without_secrets(name)}
-    return {"kind": "file", "name": Path(name).name} | origin_beside(expand_path(name))
+    return {"kind": "file", "name": Path(name).name} | read_origin(expand_path(name))

@@ -93,7 +93,7 @@ def variant_and_weights(given: str, weights: str | None = None) -> tuple[str | N
         if variant is None and checkpoint.num_heads is None:
             raise ValueError(
                 "a checkpoint tells its model by a config.json beside it, or if it is a published variant; else build "
-                f"it in Python.\nReceived: {place}, {checkpoint.looks_like()}."
+                f"it in Python.\nReceived: {place}, {checkpoint.describe()}."
             )
         return variant, place
     variants = [record.variant for record in list_weights() if record.name == given]

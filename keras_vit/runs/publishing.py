@@ -11,23 +11,25 @@ from keras_vit.checks import check_choice, check_flag
 from keras_vit.files import expand_path
 from keras_vit.pages.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, with_field, with_section
 from keras_vit.pages.formatting import printable
+from keras_vit.renamed import accepts_old_arguments
 from keras_vit.runs.ending import Result
 from keras_vit.runs.own_files import BEST, CONFIG
 from keras_vit.runs.saved_runs import load_model, read_facts
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
-from keras_vit.weights.checkpoint_card import dialect_of, photos_section, use_section
-from keras_vit.weights.families import DIALECTS, FOLDERS
+from keras_vit.weights.checkpoint_card import folder_layout, photos_section, use_section
+from keras_vit.weights.families import FOLDERS, LAYOUTS
 from keras_vit.weights.file_checks import check_file
 from keras_vit.weights.save import save_checkpoint
-from keras_vit.weights.upload import check_repository, present, upload
+from keras_vit.weights.upload import check_repository, existing_files, upload
 
 
+@accepts_old_arguments
 def push_to_hub(
     folder: FilePath | Result,
     repository: str,
     *,
     license: str | None = None,
-    dialect: str | None = None,
+    format: str | None = None,
     private: bool = False,
     message: str = "Weights and model card by keras_vit",
 ) -> str:
@@ -41,7 +43,7 @@ def push_to_hub(
         folder: of a finished run, or its `Result`; or one that `save_checkpoint` has written for timm or transformers.
         repository: `"owner/name"`, which is made if it is not there.
         license: of the weights, as the Hub names it, such as `"apache-2.0"`; by default as the card says.
-        dialect: of a run, `"timm"`, the default, or `"huggingface"`: which software opens the repository.
+        format: of a run, `"timm"`, the default, or `"huggingface"`: which software opens the repository.
         private: whether the repository is to be seen by its owner alone. A new one is made so.
         message: of the commit.
 
@@ -65,11 +67,11 @@ def push_to_hub(
     check_flag("private", private)
     place = _place(folder)
     with tempfile.TemporaryDirectory() as temporary:
-        weights = _weights_of(place, Path(temporary) / "weights", dialect)
+        weights = _weights_of(place, Path(temporary) / "weights", format)
         checkpoint = check_file(weights / SAFETENSORS_NAME)  # as `hf:` will when it is loaded
         card = Path(temporary) / CARD
         card.write_text(_card(read_card(place), checkpoint, f"hf:{repository}", license), "utf-8")
-        files = present(weights) | {CARD: card}
+        files = existing_files(weights) | {CARD: card}
         commit = upload(files, repository, private=private, message=message)
     return f"hf:{repository}@{commit}"
 
@@ -82,33 +84,33 @@ def _place(folder: Any) -> Path:
     return expand_path(folder)
 
 
-def _weights_of(place: Path, temporary: FilePath, dialect: str | None) -> Path:
+def _weights_of(place: Path, temporary: FilePath, format: str | None) -> Path:
     """The folder with the weights: that of a checkpoint itself, or a new one with a run's."""
     if (place / BEST).is_file():
-        dialect = dialect or "timm"
-        check_choice("dialect", dialect, FOLDERS)
+        format = format or "timm"
+        check_choice("format", format, FOLDERS)
         run = read_facts(place / CONFIG)
         named = run.task.checkpoint_arguments(run.class_names)
-        return save_checkpoint(load_model(place / BEST), temporary, dialect, **named).parent
+        return save_checkpoint(load_model(place / BEST), temporary, format, **named).parent
     if not (place / SAFETENSORS_NAME).is_file():
         raise ValueError(
             "`folder` must be that of a finished run, or one that `save_checkpoint` has written for timm or "
             f"transformers.\nReceived: {printable(place)}, with neither {BEST} nor {SAFETENSORS_NAME}."
         )
-    if dialect is not None:
+    if format is not None:
         raise ValueError(
-            "`dialect` is for a run; a folder of weights has its own.\n"
-            f"Received: dialect={dialect!r} for {printable(place)}. Leave it out, or write the folder anew."
+            "`format` is for a run; a folder of weights has its own.\n"
+            f"Received: format={format!r} for {printable(place)}. Leave it out, or write the folder anew."
         )
     return place
 
 
 def _card(text: str, checkpoint: Any, name: str, license: str | None) -> str:
     """The card as it is to be on the Hub."""
-    dialect = dialect_of(checkpoint)
-    text = with_section(text, USE, use_section(checkpoint, dialect, name))
-    text = with_section(text, PREPROCESSING, photos_section(checkpoint, dialect))
-    text = with_field(text, "library_name", DIALECTS[dialect].software)
+    format = folder_layout(checkpoint)
+    text = with_section(text, USE, use_section(checkpoint, format, name))
+    text = with_section(text, PREPROCESSING, photos_section(checkpoint, format))
+    text = with_field(text, "library_name", LAYOUTS[format].software)
     if license is None:
         return text
     return with_field(text, "license", license).replace(NOT_CHOSEN, f"These weights are under `{license}`.")

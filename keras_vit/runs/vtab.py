@@ -185,15 +185,15 @@ def _finetuned(
     size = _IMAGE_SIZE // unit * unit  # 378 for patches of 14, of which 384 holds no more
     model = merge_lora(model) if lora_layers(model) else model
     with tempfile.TemporaryDirectory() as folder:
-        dialect = _dialect(model.config)
-        suffix = ".safetensors" if dialect == "huggingface" else ".npz"
-        weights = save_checkpoint(model, Path(folder) / f"weights{suffix}", dialect)
+        layout = _layout(model.config)
+        suffix = ".safetensors" if layout == "huggingface" else ".npz"
+        weights = save_checkpoint(model, Path(folder) / f"weights{suffix}", layout)
         options: dict[str, Any] = {"model": model.config, "weights": weights, "recipe": _RECIPE, "image_size": size}
         options["augmentation"] = Augmentation(crop=crop, flip=record.flip)
         return finetune(source, out, say=say, **options | dict(changes)).test_accuracy
 
 
-def _dialect(config: ViTConfig | ResNetConfig) -> str:
+def _layout(config: ViTConfig | ResNetConfig) -> str:
     """A layout that has a place for every weight."""
     if isinstance(config, ResNetConfig):
         return "bit"

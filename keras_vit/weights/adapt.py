@@ -25,9 +25,9 @@ from keras_vit.weights.checkpoint import (
     TABLE,
     Checkpoint,
 )
-from keras_vit.weights.families import DIALECTS
-from keras_vit.weights.families.family import Dialect
-from keras_vit.weights.infer_fields import LAST_NORMS, norm_of
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.families.layout import Layout
+from keras_vit.weights.infer_fields import LAST_NORMS, infer_final_norm
 from keras_vit.weights.read import CheckpointError
 
 _OUTSIDE = re.compile("set aside head outside")
@@ -44,7 +44,7 @@ def fit_channels(
 
     Args:
         shapes: `{path: shape}` of the model.
-        tensors: of the file, by our paths.
+        tensors: of the file, by weight path.
         preprocessing: the file's `Preprocessing`, if the model's images are prepared by it. Where it differs from
             channel to channel, a single channel takes the averages, and kernel and bias make up for the difference.
     """
@@ -91,7 +91,7 @@ def fit_patches(shapes: dict[str, tuple[int, ...]], tensors: dict[str, np.ndarra
 
     Args:
         shapes: `{path: shape}` of the model.
-        tensors: of the file, by our paths.
+        tensors: of the file, by weight path.
 
     Source: arXiv:2212.08013 (FlexiViT), section 3.4.
     """
@@ -168,7 +168,7 @@ def fit_biases(layers: Sequence[Any], checkpoint: Checkpoint, tensors: dict[str,
     return list(dict.fromkeys(lines))
 
 
-def without_tokens(checkpoint: Checkpoint, kept: Collection[str]) -> Checkpoint:
+def drop_tokens(checkpoint: Checkpoint, kept: Collection[str]) -> Checkpoint:
     """The checkpoint without the prefix tokens that a model lacks, with a remark for each part that is set aside.
 
     The class token always stays: where the model has none, the check of the fit refuses the file.
@@ -188,11 +188,11 @@ def without_tokens(checkpoint: Checkpoint, kept: Collection[str]) -> Checkpoint:
         if TABLE in tensors and tensors[TABLE].ndim == 3:
             tensors[TABLE] = np.delete(tensors[TABLE], row, axis=1)  # (1, T, D)
             remarks.append(f"set aside row {row} of position_embedding, the {name} token's")
-        remarks += set_aside(tensors, HEADS[name])
+        remarks += drop_layer(tensors, HEADS[name])
     return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
 
 
-def without_end(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
+def drop_pooling(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
     """The checkpoint without the pooling, and perhaps the last LayerNorm, that a model of all tokens lacks.
 
     A remark says what is set aside. Of a model that pools otherwise than the file nothing is, so that it is refused.
@@ -204,12 +204,12 @@ def without_end(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
     tensors, remarks = dict(checkpoint.tensors), list(checkpoint.remarks)
     lacking = ("pooling", *(LAST_NORMS.values() if config.final_norm == "none" else ()))
     for layer in lacking if config.pooling == "none" else ():
-        remarks += set_aside(tensors, layer)
+        remarks += drop_layer(tensors, layer)
     return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
 
 
-def with_end_of(checkpoint: Checkpoint, classifies: bool) -> Checkpoint:
-    """The checkpoint without its classifier, or without what the classifier reads nothing of.
+def select_head(checkpoint: Checkpoint, classifies: bool) -> Checkpoint:
+    """Drops the classifier, or the pooling that the classifier does not use.
 
     Some software pools otherwise for a classifier than for the encoder's own vector. A remark says what is set aside.
 
@@ -218,47 +218,47 @@ def with_end_of(checkpoint: Checkpoint, classifies: bool) -> Checkpoint:
         classifies: whether the model has a classifier; else it gives the encoder's own vector.
     """
     tensors, remarks = dict(checkpoint.tensors), list(checkpoint.remarks)
-    computed = DIALECTS[checkpoint.dialect].classifier if HEAD_KERNEL in tensors else {}
+    computed = LAYOUTS[checkpoint.layout].classifier if HEAD_KERNEL in tensors else {}
     lacking = ("pooling", *(LAST_NORMS.values() if computed.get("final_norm") == "none" else ()))
     for layer in (lacking if classifies else ("head",)) if computed else ():
-        remarks += set_aside(tensors, layer)
+        remarks += drop_layer(tensors, layer)
     return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
 
 
 def check_pre_logits(checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray]) -> None:
-    """Raises if `tensors` hold pre-logits with another activation than ours."""
+    """Raises if `tensors` hold pre-logits with another activation than tanh."""
     if PRE_LOGITS_KERNEL in tensors and checkpoint.pre_logits_activation != "tanh":
         raise CheckpointError(
-            "the pre-logits must have tanh behind them, as with another function the same weights give other numbers.\n"
+            "the pre-logits must have tanh after them, as with another function the same weights give other numbers.\n"
             f"Received: pooler_act {checkpoint.pre_logits_activation!r} in the config.json of {checkpoint.path}. "
             "Build without them: `include_top=False`, or `classes=k` for a new head."
         )
 
 
-def check_classifier(checkpoint: Checkpoint, row: Dialect) -> None:
+def check_classifier(checkpoint: Checkpoint, row: Layout) -> None:
     """Raises for a model whose classifier reads what the software of a layout's does not pool for one."""
-    ours = {"pooling": checkpoint.fields["pooling"], "final_norm": norm_of(checkpoint.tensors)}
-    theirs = row.classifier if checkpoint.classes else {}
-    if {**ours, **theirs} != ours or (ours["pooling"] == "token_gap" and not theirs):
-        says = ", ".join(f"{name}={value!r}" for name, value in theirs.items()) or "no class token beside a mean"
+    in_model = {"pooling": checkpoint.fields["pooling"], "final_norm": infer_final_norm(checkpoint.tensors)}
+    in_software = row.classifier if checkpoint.classes else {}
+    if {**in_model, **in_software} != in_model or (in_model["pooling"] == "token_gap" and not in_software):
+        says = ", ".join(f"{name}={value!r}" for name, value in in_software.items()) or "no class token with a mean"
         raise CheckpointError(
             f"the software of a layout must pool for a classifier as the model does, and {row.software} has {says}.\n"
-            f"Received: {', '.join(f'{name}={value!r}' for name, value in ours.items())} of {checkpoint.path} for "
+            f"Received: {', '.join(f'{name}={value!r}' for name, value in in_model.items())} of {checkpoint.path} for "
             f"{row.name!r}. Save it in another layout, or as .keras."
         )
 
 
-def set_aside(tensors: dict[str, np.ndarray], layer: str) -> list[str]:
+def drop_layer(tensors: dict[str, np.ndarray], layer: str) -> list[str]:
     """Takes the tensors of a layer out of a file's."""
     dropped = [tensors.pop(path) for path in list(tensors) if path.startswith(f"{layer}/")]
     return [f"set aside {layer} {max(dropped, key=np.ndim).shape}"] if dropped else []
 
 
-def classes_of(checkpoint: Checkpoint, classes: int | None) -> int:
-    """K of a model: as asked for, else that of the file's head.
+def resolve_classes(checkpoint: Checkpoint, classes: int | None) -> int:
+    """K of a model: as given, else that of the file's head.
 
     Raises:
-        CheckpointError: if neither tells it.
+        CheckpointError: if neither is known.
     """
     known = checkpoint.classes if classes is None else classes
     if known is None:
@@ -287,6 +287,6 @@ def replaced_layers(
         return (), ()
     heads = tuple(dict.fromkeys(HEADS[name] for name in pooled_tokens)) or ("head",)  # which then reads the patches
     hidden = () if representation_size is None else ("pre_logits",)
-    unwanted = heads if hidden else (*heads, "pre_logits")
+    dropped_layers = heads if hidden else (*heads, "pre_logits")
     lacking = hidden if checkpoint.representation_size is None else ()
-    return unwanted, lacking + (heads if classes else ())
+    return dropped_layers, lacking + (heads if classes else ())

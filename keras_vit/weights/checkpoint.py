@@ -1,4 +1,4 @@
-"""A file of any known layout as tensors by our weight paths, with what the file says of itself."""
+"""A file of any known layout as tensors by weight path, with what the file says of itself."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,16 +15,24 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights import families, metadata
-from keras_vit.weights.families import DIALECTS, facts_among, others_in, recognise, to_ours, told_by, weights_among
-from keras_vit.weights.infer_fields import BIAS_TABLES, fields_of, norm_of
+from keras_vit.weights.families import (
+    LAYOUTS,
+    describe_other_models,
+    fields_from_arrays,
+    from_file,
+    metadata_names,
+    recognize,
+    weight_names,
+)
+from keras_vit.weights.infer_fields import BIAS_TABLES, infer_fields, infer_final_norm
 from keras_vit.weights.read import CheckpointError, TensorFile
 from keras_vit.weights.read.sharded import INDEX, ShardedFile, check_whole, scan_any
-from keras_vit.weights.text_tower import is_projection, read_logit_scale_and_bias, remarks_on
+from keras_vit.weights.text_tower import describe_unused, is_projection, read_logit_scale_and_bias
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
 _FILES = tuple(name + end for name in (SAFETENSORS_NAME, "pytorch_model.bin") for end in ("", INDEX))
-# Our paths of the tensors that tell what a file holds.
+# Paths of the tensors by which a file's contents are known.
 TABLE = "position_embedding/table"
 PATCH_KERNEL, PATCH_BIAS = "patch_embedding/projection/kernel", "patch_embedding/projection/bias"
 ROOT_KERNEL = "resnet_root/conv/kernel"
@@ -39,21 +47,21 @@ _BLOCK, _STAGE = "block_", "resnet_stage_"  # how names of layers begin
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of a file by our paths, and what the file says of itself."""
+    """The tensors of a file by weight path, and what the file says of itself."""
 
     path: Path
-    dialect: str
+    layout: str
     tensors: Mapping[str, np.ndarray]
     num_heads: int | None
     recorded_grid: tuple[int, int] | None = None
     recorded_fields: dict = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing | None = None
-    family: str = ""  # as the config.json beside the file names it
+    family: str = ""  # as the config.json names it
     is_known: bool = False  # whether that is a family which is known here
-    set_aside: tuple[str, ...] = ()
+    unused_arrays: tuple[str, ...] = ()
     pre_logits_activation: str = "tanh"
     logit_scale_and_bias: tuple[float | None, float | None] = (None, None)  # of a file of both towers
-    remarks: tuple[str, ...] = ()  # a line for each thing said beside the tensors that was not understood
+    remarks: tuple[str, ...] = ()  # a line for each part of the metadata that was not understood
     provenance: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)  # that of its model
 
     @property
@@ -69,7 +77,7 @@ class Checkpoint:
     @property
     def is_resnet(self) -> bool:
         """Whether it holds a ResNet baseline; else it is a Vision Transformer."""
-        return DIALECTS[self.dialect].is_resnet
+        return LAYOUTS[self.layout].is_resnet
 
     @property
     def has_class_token(self) -> bool:
@@ -103,7 +111,7 @@ class Checkpoint:
         return None if path is None else self.tensors[path].shape[0]
 
     @property
-    def has_places(self) -> bool:
+    def has_grid_tables(self) -> bool:
         """Whether there is a table of positions or of relative bias, which belongs to a grid."""
         return self.has_positions or self.bias_rows is not None
 
@@ -117,51 +125,53 @@ class Checkpoint:
         """Fields of `ViTConfig` that the file decides: by its tensors, by its layout's own software, by its note."""
         if self.is_resnet:
             return {}
-        dialect = DIALECTS[self.dialect]
-        reads_token = self.has_class_token and norm_of(self.tensors) != "pooled"  # in other software one of means
+        layout = LAYOUTS[self.layout]
+        reads_token = (
+            self.has_class_token and infer_final_norm(self.tensors) != "pooled"
+        )  # in other software one of means
         fields = {
-            "activation": dialect.activation,
-            "layer_norm_epsilon": dialect.layer_norm_epsilon,
+            "activation": layout.activation,
+            "layer_norm_epsilon": layout.layer_norm_epsilon,
             "pooling": "token" if reads_token else "gap",
             "class_tokens": max(self.prefix_tokens.count("class"), 1),
             "distilled": "distillation" in self.prefix_tokens,
-            **fields_of(self.tensors, self.num_heads),
+            **infer_fields(self.tensors, self.num_heads),
         }
         if _PROBE in self.tensors:
             width = self._last_axis(_MAP_MLP)
             own = None if width == self.measured()[3] else width
             fields |= {"map_heads": None, "pool_prefix_tokens": False, "map_mlp_dim": own}
-        if dialect.class_token_reduction:
-            fields["class_token_reduction"] = dialect.class_token_reduction
-        if dialect.position_embedding and not self.has_positions:
-            fields["position_embedding"] = dialect.position_embedding
-        of_head = dialect.classifier if HEAD_KERNEL in self.tensors else {}
-        told = {**fields, **dialect.computes(self.tensors), **of_head, **self.recorded_fields}
-        if not self.prefix_tokens and not told["registers"]:  # so that nothing before the patches can be pooled
-            told.pop("pool_prefix_tokens", None)
-        return told
+        if layout.class_token_reduction:
+            fields["class_token_reduction"] = layout.class_token_reduction
+        if layout.position_embedding and not self.has_positions:
+            fields["position_embedding"] = layout.position_embedding
+        of_head = layout.classifier if HEAD_KERNEL in self.tensors else {}
+        decided = {**fields, **layout.defaults(self.tensors), **of_head, **self.recorded_fields}
+        if not self.prefix_tokens and not decided["registers"]:  # so that nothing before the patches can be pooled
+            decided.pop("pool_prefix_tokens", None)
+        return decided
 
     @property
     def unknown(self) -> list[str]:
         """Names that the layout has no place for."""
-        return [path for path in self.tensors if not DIALECTS[self.dialect].has_name(path)]
+        return [path for path in self.tensors if not LAYOUTS[self.layout].has_name(path)]
 
     @property
     def norms_tokens(self) -> bool:
-        """Whether the layout's own software gives tokens behind the last LayerNorm where it gives them all."""
-        return DIALECTS[self.dialect].norms_tokens
+        """Whether the layout's own software applies the last LayerNorm to its output of all tokens."""
+        return LAYOUTS[self.layout].norms_tokens
 
     @property
     def resize_method(self) -> str:
         """How the layout's own software resizes a position table."""
-        return DIALECTS[self.dialect].resize_method
+        return LAYOUTS[self.layout].resize_method
 
-    def resize_methods(self, asked: str | None) -> tuple[str, str]:
-        """How to resize a position table and one of relative bias: as asked for either, else as that software does."""
-        dialect = DIALECTS[self.dialect]
+    def resize_methods(self, method: str | None) -> tuple[str, str]:
+        """Rules for tables of positions and of relative bias: `method` if it is for these, else the layout's."""
+        layout = LAYOUTS[self.layout]
         return (
-            asked if asked in RESIZE_METHODS else dialect.resize_method,
-            asked if asked in RELATIVE_RESIZE_METHODS else dialect.bias_resize_method,
+            method if method in RESIZE_METHODS else layout.resize_method,
+            method if method in RELATIVE_RESIZE_METHODS else layout.bias_resize_method,
         )
 
     def _last_axis(self, path: str) -> int | None:
@@ -205,9 +215,9 @@ class Checkpoint:
     def embeds(self) -> bool:
         """Whether the head is the projection of an image tower, which gives an embedding and no classes."""
         head = {path: tensor for path, tensor in self.tensors.items() if path.startswith("head/")}
-        return is_projection((self.dialect, self.family), head)
+        return is_projection((self.layout, self.family), head)
 
-    def looks_like(self) -> str:
+    def describe(self) -> str:
         """What the file holds, by the published model of the same shapes or else in numbers."""
         if self.is_resnet:
             stages, width = self.measured_resnet()
@@ -250,8 +260,8 @@ def read_checkpoint(
 
     Args:
         path: an `.npz` of the official code (pre-Linen or Linen names), of big_vision or of BiT, or a safetensors
-            file, `.pth`, `.pt` or `.bin` of timm or transformers; what it is, its content tells. A `config.json` and a
-            `preprocessor_config.json` beside a file of these two are read for what they say of it. Also a folder with
+            file, `.pth`, `.pt` or `.bin` of timm or transformers; its content decides what it is. The `config.json` and
+            `preprocessor_config.json` in the folder of a file of these two are read too. Also a folder with
             a `model.safetensors` or `pytorch_model.bin`, or either in shards with their index.
         grid: `(h, w)` of the position table, if it is not square and the file does not say.
         allow_nonfinite: whether NaN and infinite values are let through.
@@ -262,67 +272,67 @@ def read_checkpoint(
         CheckpointError: if it cannot be read, or its layout is unknown.
     """
     check_whole(path := file_in(path))
-    file = scan_any(path) if compares_checksums else scan_any(path).unchecked()
-    said = metadata.read(file)  # which refuses a family that is not computed here by its name
-    dialect, prefix = _recognised(file, said)
-    names = weights_among(dialect, prefix, file.entries)
-    arrays = file.read(names, void_is_bfloat16=DIALECTS[dialect].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
-    arrays |= (facts := file.read(facts_among(dialect, prefix, file.entries), integers=True))
-    beside = sorted(set(file.entries) - set(arrays))
-    wanted = check_grid("grid", grid) if grid is not None else said.grid
+    file = scan_any(path) if compares_checksums else scan_any(path).without_checksums()
+    recorded = metadata.read(file)  # which refuses a family that is not computed here by its name
+    layout, prefix = _recognize(file, recorded)
+    names = weight_names(layout, prefix, file.entries)
+    arrays = file.read(names, void_is_bfloat16=LAYOUTS[layout].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
+    arrays |= (metadata_arrays := file.read(metadata_names(layout, prefix, file.entries), integers=True))
+    unused = sorted(set(file.entries) - set(arrays))
+    wanted = check_grid("grid", grid) if grid is not None else recorded.grid
     try:
-        tensors, num_heads = to_ours(dialect, prefix, arrays, None if wanted is None else wanted[0] * wanted[1])
+        tensors, num_heads = from_file(layout, prefix, arrays, None if wanted is None else wanted[0] * wanted[1])
         checkpoint = Checkpoint(
             path=path,
-            dialect=dialect,
+            layout=layout,
             tensors=tensors,
             num_heads=num_heads,
             recorded_grid=wanted,
-            recorded_fields=said.fields | told_by(dialect, prefix, facts),
-            preprocessing=said.preprocessing,
-            family=said.family,
-            is_known=bool(said.layouts),
-            set_aside=tuple(beside),
-            pre_logits_activation=said.pre_logits_activation,
+            recorded_fields=recorded.fields | fields_from_arrays(layout, prefix, metadata_arrays),
+            preprocessing=recorded.preprocessing,
+            family=recorded.family,
+            is_known=bool(recorded.layouts),
+            unused_arrays=tuple(unused),
+            pre_logits_activation=recorded.pre_logits_activation,
             logit_scale_and_bias=read_logit_scale_and_bias(file),
             remarks=(
-                *others_in(dialect, prefix, file.entries),
-                *remarks_on(file, (dialect, prefix), beside, classifies=HEAD_KERNEL in tensors),
-                *said.remarks,
-                *families.assumed(dialect, tensors, said.fields),
+                *describe_other_models(layout, prefix, file.entries),
+                *describe_unused(file, (layout, prefix), unused, classifies=HEAD_KERNEL in tensors),
+                *recorded.remarks,
+                *families.assumed_fields(layout, tensors, recorded.fields),
             ),
         )
-        if wanted is None and said.image_size is not None and checkpoint.stride:
-            height, width = (max(side // checkpoint.stride, 1) for side in said.image_size)
+        if wanted is None and recorded.image_size is not None and checkpoint.stride:
+            height, width = (max(side // checkpoint.stride, 1) for side in recorded.image_size)
             wanted = (height, width)
-            tensors, _ = to_ours(dialect, prefix, arrays, height * width)
+            tensors, _ = from_file(layout, prefix, arrays, height * width)
             checkpoint = dataclasses.replace(checkpoint, tensors=tensors, recorded_grid=wanted)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
-    checkpoint = checkpoint if num_heads is not None else _with_heads(checkpoint, said.num_heads)
-    _check_sizes(checkpoint, said.sizes)
+    checkpoint = checkpoint if num_heads is not None else _with_heads(checkpoint, recorded.num_heads)
+    _check_sizes(checkpoint, recorded.sizes)
     _check_recorded_grid(checkpoint, grid)
     return checkpoint
 
 
-def _recognised(file: TensorFile | ShardedFile, said: metadata.Sidecar) -> tuple[str, str]:
-    """Dialect and prefix of a file; `said` is what stands beside it, and must name a family that has this dialect."""
+def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> tuple[str, str]:
+    """Layout and prefix of a file; the family that its metadata names must have this layout."""
     try:
-        known = recognise(file.kind, file.entries, said.layout, said.layouts)
+        known = recognize(file.kind, file.entries, recorded.layout, recorded.layouts)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {file.path}") from error
     if known is None:
         raise CheckpointError(
-            f"the file must be in a layout that is known here: {', '.join(DIALECTS)}.\n"
+            f"the file must be in a layout that is known here: {', '.join(LAYOUTS)}.\n"
             f"Received: {file.path} with {len(file.entries)} arrays: {', '.join(sorted(file.entries)[:5])}, ..."
         )
-    if said.layouts and known[0] not in said.layouts:
+    if recorded.layouts and known[0] not in recorded.layouts:
         raise CheckpointError(
             "the tensors must be those of the family that config.json names, as by another's rules they give other "
-            f"numbers.\nReceived: {said.family}, whose files have the layout {' or '.join(said.layouts)}, and tensors "
-            f"in the layout {known[0]}, {file.path}. Put the config.json of these weights beside them."
+            f"numbers.\nReceived: {recorded.family}, whose files have the layout {' or '.join(recorded.layouts)}, and "
+            f"tensors in the layout {known[0]}, {file.path}. Put the config.json of these weights into their folder."
         )
-    if not said.layouts and said.layout != known[0]:
+    if not recorded.layouts and recorded.layout != known[0]:
         families.check_one_family(known[0], file.entries, file.path)
     return known
 
@@ -333,23 +343,23 @@ def file_in(path: FilePath) -> Path:
     return next((path / name for name in _FILES if (path / name).is_file()), path)
 
 
-def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, Any]) -> None:
-    """Raises where what stands beside a file contradicts its tensors, as of a file that was cut short."""
+def _check_sizes(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
+    """Raises where a file's metadata contradict its tensors, as of a file that was cut short."""
     if checkpoint.is_resnet:
         return
     patch_size, hidden_size, num_layers, mlp_dim, stages = checkpoint.measured()
     found = checkpoint.fields | {"hidden_size": hidden_size, "num_layers": num_layers, "mlp_dim": mlp_dim}
     found |= {"class_token": checkpoint.has_class_token, "classes": checkpoint.classes}
-    found |= {"classes": None} if DIALECTS[checkpoint.dialect].classifier else {}  # `projection_dim` is of another head
+    found |= {"classes": None} if LAYOUTS[checkpoint.layout].classifier else {}  # `projection_dim` is of another head
     found |= {"patch_size": patch_size} if stages is None else {}
     found |= {"num_heads": checkpoint.num_heads, "special_tokens": checkpoint.num_prefix_tokens + found["registers"]}
-    found["rotary"] = DIALECTS[checkpoint.dialect].computes(checkpoint.tensors).get("rotary", "none")
+    found["rotary"] = LAYOUTS[checkpoint.layout].defaults(checkpoint.tensors).get("rotary", "none")
     found |= {"position_table": checkpoint.has_positions, "attention_pooling": _PROBE in checkpoint.tensors}
     if found["kv_heads"] is None and checkpoint.num_heads is not None:
         found["kv_heads"] = (checkpoint.num_heads,) * num_layers
     wrong = [
         f"{name} {number}, and {found[name]} in the file"
-        for name, number in said.items()
+        for name, number in expected.items()
         if found.get(name) is not None and found[name] != number
     ]
     if wrong and hidden_size and num_layers:

@@ -21,85 +21,85 @@ from keras_vit.pages.cards import (
 )
 from keras_vit.version import __version__
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.families import DIALECTS, FOLDERS
+from keras_vit.weights.families import FOLDERS, LAYOUTS
 from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE, differences
 from keras_vit.weights.read import CheckpointError
 
 _CUSTOM = "Ti/16"  # any variant, since all its sizes are given
 
 
-def checkpoint_card(checkpoint: Checkpoint, dialect: str, place: str, labels: Sequence[str] | None = None) -> Card:
+def checkpoint_card(checkpoint: Checkpoint, layout: str, place: str, labels: Sequence[str] | None = None) -> Card:
     """The card of a folder.
 
     Args:
         checkpoint: what is written.
-        dialect: `"timm"` or `"huggingface"`.
+        layout: `"timm"` or `"huggingface"`.
         place: the name of the folder.
         labels: names of the classes, if they are known.
     """
     sections = {
-        "Model": _architecture(checkpoint, dialect),
-        USE: use_section(checkpoint, dialect, place),
-        PREPROCESSING: photos_section(checkpoint, dialect),
+        "Model": _architecture(checkpoint, layout),
+        USE: use_section(checkpoint, layout, place),
+        PREPROCESSING: photos_section(checkpoint, layout),
         FACTS: facts_section(checkpoint.provenance),
         "Classes": classes_section(labels) if labels else "",
     }
     classifies, licence = bool(checkpoint.classes), licence_words(checkpoint.provenance)
-    return Card(place, DIALECTS[dialect].software, sections, classifies=classifies, licence=licence)
+    return Card(place, LAYOUTS[layout].software, sections, classifies=classifies, licence=licence)
 
 
-def use_section(checkpoint: Checkpoint, dialect: str, place: str) -> str:
-    """How the weights are loaded here and by the software of the dialect.
+def use_section(checkpoint: Checkpoint, layout: str, place: str) -> str:
+    """How the weights are loaded here and by the software of the layout.
 
     Args:
         checkpoint: what is there.
-        dialect: `"timm"` or `"huggingface"`.
+        layout: `"timm"` or `"huggingface"`.
         place: a folder, or `hf:owner/name`.
     """
-    opening = FOLDERS[dialect].opening(place, bool(checkpoint.classes))
+    opening = FOLDERS[layout].load_snippet(place, bool(checkpoint.classes))
     return (
         f"```python\nimport keras_vit\n\nmodel = {_build_call(checkpoint, place)}\n"
         f'photo = keras_vit.read_image("photo.jpg", {checkpoint.channels})\n'
         "print(model.predict(model.preprocessing(photo)[None]))\n```\n\n"
-        f"With {DIALECTS[dialect].software}:\n\n```python\n{opening}\n```"
+        f"With {LAYOUTS[layout].software}:\n\n```python\n{opening}\n```"
     )
 
 
-def photos_section(checkpoint: Checkpoint, dialect: str) -> str:
-    """How photos are prepared, and whether the software of the dialect does it otherwise.
+def photos_section(checkpoint: Checkpoint, layout: str) -> str:
+    """How photos are prepared, and whether the software of the layout does it otherwise.
 
     Args:
         checkpoint: what is there.
-        dialect: `"timm"` or `"huggingface"`.
+        layout: `"timm"` or `"huggingface"`.
     """
     record = checkpoint.preprocessing or Preprocessing()
     section = preprocessing_section(dataclasses.asdict(record))
-    if not differences(dialect, record, checkpoint.image_size):
+    if not differences(layout, record, checkpoint.image_size):
         return section
-    return f"{DIALECTS[dialect].software} prepares photos otherwise, as `{DIFFERENCES_FILE}` says.\n\n{section}"
+    return f"{LAYOUTS[layout].software} prepares photos otherwise, as `{DIFFERENCES_FILE}` says.\n\n{section}"
 
 
-def dialect_of(checkpoint: Checkpoint) -> str:
-    """The dialect of a folder's file.
+def folder_layout(checkpoint: Checkpoint) -> str:
+    """The layout of a folder's file.
 
     Raises:
         CheckpointError: if a folder is not written in it.
     """
-    if checkpoint.dialect not in FOLDERS:
+    if checkpoint.layout not in FOLDERS:
         raise CheckpointError(
             "a folder for the Hub holds weights in the layout of timm or transformers.\n"
-            f"Received: {checkpoint.path}, in that of {checkpoint.dialect}."
+            f"Received: {checkpoint.path}, in that of {checkpoint.layout}."
         )
-    return checkpoint.dialect
+    return checkpoint.layout
 
 
-def _architecture(checkpoint: Checkpoint, dialect: str) -> str:
+def _architecture(checkpoint: Checkpoint, layout: str) -> str:
     classes = checkpoint.classes
     head = f"a head of {classes:,} classes" if classes else "no head, so it gives features"
     height, width = checkpoint.image_size or ("any", "any")
     return (
         f"{_kind(checkpoint)} (arXiv:2010.11929), for images of {height} x {width} pixels, with {head}. Its weights "
-        f"were written by keras_vit {__version__} for {DIALECTS[dialect].software}."
+        f"were written by keras_vit {__version__} for {LAYOUTS[layout].software}."
     )
 
 
@@ -107,7 +107,7 @@ def _kind(checkpoint: Checkpoint) -> str:
     if name := checkpoint.variant():
         return f"The Vision Transformer {name}"
     patch, width, blocks, mlp_dim, stages = checkpoint.measured()
-    root = "" if stages is None else " behind a ResNet"
+    root = "" if stages is None else " after a ResNet"
     return f"A Vision Transformer{root} of {blocks} blocks, width {width}, MLP {mlp_dim}, patches of {patch} pixels"
 
 

@@ -1,4 +1,4 @@
-"""Writing a checkpoint in any dialect, and from one dialect to another; no model and no Keras needed."""
+"""Writing a checkpoint in any layout, and from one layout to another; no model and no Keras needed."""
 
 import collections
 import contextlib
@@ -26,19 +26,21 @@ from keras_vit.files import atomic_write, expand_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import write_card
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.adapt import check_classifier, check_pre_logits, with_end_of
+from keras_vit.renamed import accepts_old_arguments
+from keras_vit.weights.adapt import check_classifier, check_pre_logits, select_head
 from keras_vit.weights.checkpoint import PATCH_KERNEL, ROOT_KERNEL, SAFETENSORS_NAME, TABLE, Checkpoint, read_checkpoint
 from keras_vit.weights.checkpoint_card import checkpoint_card
-from keras_vit.weights.families import DIALECTS, FOLDERS, is_same_epsilon, to_theirs
-from keras_vit.weights.families.family import UNTOLD
-from keras_vit.weights.metadata import note_of
+from keras_vit.weights.families import FOLDERS, LAYOUTS, is_same_epsilon, to_file
+from keras_vit.weights.families.layout import UNSTORED_FIELDS
+from keras_vit.weights.metadata import make_note
 from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE, differences, differences_text
 from keras_vit.weights.read import CheckpointError, scan
 from keras_vit.weights.read.headers import NOTE_KEY
 
 
+@accepts_old_arguments
 def convert_checkpoint(
-    source: FilePath, destination: FilePath, dialect: str, *, num_heads: int | None = None, grid: Pair | None = None
+    source: FilePath, destination: FilePath, format: str, *, num_heads: int | None = None, grid: Pair | None = None
 ) -> Path:
     """Converts a checkpoint to the layout of other software, without building a model.
 
@@ -51,9 +53,9 @@ def convert_checkpoint(
     Args:
         source: a file of any layout that `read_checkpoint` knows, or a folder with a `model.safetensors`.
         destination: as for `save_checkpoint`.
-        dialect: `"official"`, `"linen"`, `"big_vision"`, `"timm"` or `"huggingface"`; of a ResNet `"bit"` or
+        format: `"official"`, `"linen"`, `"big_vision"`, `"timm"` or `"huggingface"`; of a ResNet `"bit"` or
             `"bit_paper"`.
-        num_heads: A, where neither the file nor its shapes tell it.
+        num_heads: A, where neither the file nor its shapes have it.
         grid: `(h, w)` of the position table, if it is not square and the file does not say.
 
     Returns:
@@ -74,56 +76,56 @@ def convert_checkpoint(
         num_heads = VARIANTS[variant].num_heads
     if num_heads is not None:
         checkpoint = dataclasses.replace(checkpoint, num_heads=num_heads)
-    check_choice("dialect", dialect, DIALECTS)
-    check_architecture(dialect, checkpoint.is_resnet, checkpoint.path)
+    check_choice("format", format, LAYOUTS)
+    check_architecture(format, checkpoint.is_resnet, checkpoint.path)
     _check_whole(checkpoint)
     check_pre_logits(checkpoint, checkpoint.tensors)
-    read = with_end_of(checkpoint, classifies=True)
+    read = select_head(checkpoint, classifies=True)
     for line in read.remarks[len(checkpoint.remarks) :]:
         _warn(f"{line}, which the classifier does not read.")
-    return write_checkpoint(read, destination, dialect)
+    return write_checkpoint(read, destination, format)
 
 
 def write_checkpoint(
-    checkpoint: Checkpoint, destination: FilePath, dialect: str, labels: Sequence[str] | None = None
+    checkpoint: Checkpoint, destination: FilePath, layout: str, labels: Sequence[str] | None = None
 ) -> Path:
-    """Writes tensors by our paths in a dialect; see `save_checkpoint` for the destination and the labels."""
-    check_choice("dialect", dialect, DIALECTS)
+    """Writes tensors in a layout; see `save_checkpoint` for the destination and the labels."""
+    check_choice("format", layout, LAYOUTS)
     destination = expand_path(destination)
-    suffix = DIALECTS[dialect].suffix
-    folder = dialect in FOLDERS and not destination.suffix
+    suffix = LAYOUTS[layout].suffix
+    folder = layout in FOLDERS and not destination.suffix
     if not folder and destination.suffix != suffix:
-        also = f", or be a folder for {SAFETENSORS_NAME} and its config.json" if dialect in FOLDERS else ""
+        also = f", or be a folder for {SAFETENSORS_NAME} and its config.json" if layout in FOLDERS else ""
         raise ValueError(
-            f"the path of a checkpoint in the {dialect} layout must end in {suffix}{also}.\nReceived: {destination}"
+            f"the path of a checkpoint in the {layout} layout must end in {suffix}{also}.\nReceived: {destination}"
         )
     if labels is not None:
-        labels = _checked_labels(labels, checkpoint.classes or 0, folder, destination)
+        labels = _check_labels(labels, checkpoint.classes or 0, folder, destination)
     tensors = checkpoint.tensors
-    if checkpoint.fields.get("position_embedding", "") == DIALECTS[dialect].position_embedding != "":
+    if checkpoint.fields.get("position_embedding", "") == LAYOUTS[layout].position_embedding != "":
         tensors = {path: tensors[path] for path in tensors if path != TABLE}  # computed there, never stored
-    arrays = to_theirs(dialect, tensors, checkpoint.num_heads, functools.partial(_is_computed, checkpoint))
+    arrays = to_file(layout, tensors, checkpoint.num_heads, functools.partial(_is_supported, checkpoint))
     if not checkpoint.is_resnet:
-        _check_parts(checkpoint, dialect)
-        if not (folder and FOLDERS[dialect].says_rotary):
-            _check_rotary(checkpoint, dialect)
-        _check_norm_position(checkpoint, dialect, folder)
-        _warn_of_differences(checkpoint, dialect, folder)
+        _check_parts(checkpoint, layout)
+        if not (folder and FOLDERS[layout].stores_rotary):
+            _check_rotary(checkpoint, layout)
+        _check_norm_position(checkpoint, layout, folder)
+        _warn_differences(checkpoint, layout, folder)
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
-    facts = {} if checkpoint.is_resnet else DIALECTS[dialect].telling(checkpoint.fields)
-    arrays = itertools.chain(arrays, ((DIALECTS[dialect].prefix + name, array) for name, array in facts.items()))
-    note = note_of(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing, checkpoint.grid, dialect)
+    facts = {} if checkpoint.is_resnet else LAYOUTS[layout].write_metadata(checkpoint.fields)
+    arrays = itertools.chain(arrays, ((LAYOUTS[layout].prefix + name, array) for name, array in facts.items()))
+    note = make_note(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing, checkpoint.grid, layout)
     if folder:
-        return _write_folder(checkpoint, destination, dialect, arrays, note, labels)
+        return _write_folder(checkpoint, destination, layout, arrays, note, labels)
     _check_replaceable(destination)
     write = write_npz if suffix == ".npz" else write_safetensors
     write(destination, arrays, note)
     return destination
 
 
-def _check_replaceable(file: Path, *beside: Path) -> None:
-    """Raises a `FileExistsError` unless a checkpoint of ours, or nothing, is at `file`; then files beside are ours."""
-    there = [path for path in (file, *beside) if os.path.lexists(path)]
+def _check_replaceable(file: Path, *others: Path) -> None:
+    """Raises a `FileExistsError` unless this package wrote `file`, and so `others`, or nothing is there."""
+    there = [path for path in (file, *others) if os.path.lexists(path)]
     with contextlib.suppress(OSError, ValueError):
         if not there or scan(file).note:
             return
@@ -133,18 +135,18 @@ def _check_replaceable(file: Path, *beside: Path) -> None:
     )
 
 
-def check_architecture(dialect: str, is_resnet: bool, received: FilePath) -> None:
+def check_architecture(layout: str, is_resnet: bool, received: FilePath) -> None:
     """Raises for a layout of another kind of model, since units of other ResNets have the same names in several."""
-    if DIALECTS[dialect].is_resnet == is_resnet:
+    if LAYOUTS[layout].is_resnet == is_resnet:
         return
     wanted, other = ("a ResNet baseline", "Vision Transformers") if is_resnet else ("a ViT", "ResNet baselines")
-    layouts = ", ".join(repr(name) for name, known in DIALECTS.items() if known.is_resnet == is_resnet)
+    layouts = ", ".join(repr(name) for name, known in LAYOUTS.items() if known.is_resnet == is_resnet)
     raise CheckpointError(
-        f"the {dialect} layout is one of {other}.\nReceived: {received}, {wanted}, whose layouts are {layouts}."
+        f"the {layout} layout is one of {other}.\nReceived: {received}, {wanted}, whose layouts are {layouts}."
     )
 
 
-def _checked_labels(labels: Sequence[str], classes: int, folder: bool, destination: Path) -> list[str]:
+def _check_labels(labels: Sequence[str], classes: int, folder: bool, destination: Path) -> list[str]:
     """The names as a list, if they are one for each class and a folder has a place for them."""
     if not folder:
         raise ValueError(
@@ -176,7 +178,7 @@ def _check_num_heads(checkpoint: Checkpoint, num_heads: int) -> int:
         )
     if checkpoint.num_heads not in (None, num_heads):
         raise ArgumentError(
-            "`num_heads` is for files that do not tell it, and must else be what they tell.\n"
+            "`num_heads` is for files that do not have it, and must else be the same.\n"
             f"Received: num_heads={num_heads}, {checkpoint.num_heads} in {checkpoint.path}.",
             parameters=("num_heads",),
         )
@@ -199,7 +201,7 @@ def _check_whole(checkpoint: Checkpoint) -> None:
     first = ROOT_KERNEL if checkpoint.is_resnet else PATCH_KERNEL
     if unknown or first not in checkpoint.tensors:
         raise CheckpointError(
-            "every tensor must have a place in a model of ours to be written in another layout.\n"
+            "every tensor must have a place in a model here to be written in another layout.\n"
             f"Received: {checkpoint.path} with {', '.join(unknown[:5]) or 'no patch embedding'}."
         )
 
@@ -207,21 +209,21 @@ def _check_whole(checkpoint: Checkpoint) -> None:
 def _write_folder(
     checkpoint: Checkpoint,
     folder: Path,
-    dialect: str,
+    layout: str,
     arrays: Iterable[tuple[str, np.ndarray]],
     note: dict,
     labels: list[str] | None,
 ) -> Path:
     record, facts = checkpoint.preprocessing or Preprocessing(), _facts(checkpoint) | {"labels": labels}
-    files = FOLDERS[dialect].files(facts, record)
-    software, lines = DIALECTS[dialect].software, differences(dialect, record, checkpoint.image_size)
+    files = FOLDERS[layout].files(facts, record)
+    software, lines = LAYOUTS[layout].software, differences(layout, record, checkpoint.image_size)
     if lines:
         _warn(
             f"{software} prepares photos otherwise than `preprocessing` of this model, as {DIFFERENCES_FILE} in the "
             f"folder says. {' '.join(lines)}"
         )
     _check_replaceable(folder / SAFETENSORS_NAME, *(folder / name for name in (*files, DIFFERENCES_FILE)))
-    with _made(folder):
+    with _new_folder(folder):
         write_safetensors(folder / SAFETENSORS_NAME, arrays, note)
         for name, content in files.items():
             write_json(folder / name, content)
@@ -229,12 +231,12 @@ def _write_folder(
             write_text(folder / DIFFERENCES_FILE, differences_text(software, lines))
         else:
             (folder / DIFFERENCES_FILE).unlink(missing_ok=True)  # of what was written here before
-        write_card(folder, checkpoint_card(checkpoint, dialect, folder.name, labels))
+        write_card(folder, checkpoint_card(checkpoint, layout, folder.name, labels))
     return folder / SAFETENSORS_NAME
 
 
 @contextlib.contextmanager
-def _made(folder: Path) -> Iterator[None]:
+def _new_folder(folder: Path) -> Iterator[None]:
     """Makes a folder, and removes it after a fault if it is new."""
     if not folder.parent.is_dir():
         raise FileNotFoundError(f"the folder of the destination must exist.\nReceived: {folder}")
@@ -250,7 +252,7 @@ def _made(folder: Path) -> Iterator[None]:
         raise
 
 
-_TOLD = (  # fields that a folder's JSON says
+_FOLDER_FIELDS = (  # fields that a folder's JSON says
     *("pooling", "distilled", "activation", "layer_norm_epsilon", "registers", "pre_norm", "patch_bias", "qkv_bias"),
     *("gated_mlp", "layer_scale", "final_norm", "attention_norm", "mlp_norm", "norm", "proj_bias", "mlp_bias"),
 )
@@ -264,7 +266,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     if missing:
         raise CheckpointError(
             f"a folder says {' and '.join(missing)}, so it must be known.\n"
-            f"Received: {checkpoint.path}, which does not tell it. Write a .safetensors file instead of a folder, or "
+            f"Received: {checkpoint.path}, which does not have it. Write a .safetensors file instead of a folder, or "
             f"pass {' and '.join(f'`{name}=`' for name in missing.values())}."
         )
     return {
@@ -282,122 +284,122 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "positions": checkpoint.has_positions,
         "fields": checkpoint.fields,
         "norm_position": _norm_position(checkpoint.fields),
-        **{name: checkpoint.fields[name] for name in _TOLD},
+        **{name: checkpoint.fields[name] for name in _FOLDER_FIELDS},
     }
 
 
 _GELUS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 
 
-def _warn_of_differences(checkpoint: Checkpoint, dialect: str, folder: bool) -> None:
-    """Warns where the dialect's own software computes something else from these weights."""
-    software, fields = DIALECTS[dialect], checkpoint.fields
+def _warn_differences(checkpoint: Checkpoint, layout: str, folder: bool) -> None:
+    """Warns where the layout's own software computes something else from these weights."""
+    software, fields = LAYOUTS[layout], checkpoint.fields
     if fields["activation"] != software.activation and not folder:
-        ours, theirs = (_GELUS[activation] for activation in (fields["activation"], software.activation))
-        _warn(f"{software.software} computes the {theirs} GELU unless told otherwise, this model the {ours} one.")
+        here, there = (_GELUS[activation] for activation in (fields["activation"], software.activation))
+        _warn(f"{software.software} computes the {there} GELU unless set otherwise, this model the {here} one.")
     epsilon = fields["layer_norm_epsilon"]
-    told = folder and (FOLDERS[dialect].says_epsilon or epsilon in FOLDERS[dialect].epsilons)
-    if not is_same_epsilon(epsilon, software.layer_norm_epsilon) and not told:
+    is_stored = folder and (FOLDERS[layout].stores_epsilon or epsilon in FOLDERS[layout].epsilons)
+    if not is_same_epsilon(epsilon, software.layer_norm_epsilon) and not is_stored:
         _warn(
-            f"{software.software} adds {software.layer_norm_epsilon} in its LayerNorms unless told otherwise, "
+            f"{software.software} adds {software.layer_norm_epsilon} in its LayerNorms unless set otherwise, "
             f"this model {epsilon}."
         )
     pooling = fields["pooling"]
     if checkpoint.has_class_token and software.suffix == ".npz" and pooling in ("gap", "map"):
         kind = {"gap": "mean", "map": "attention"}[pooling]
-        _warn(f"{software.software} has no class token beside {kind} pooling, this model has one.")
-    if pooling == "gap" and fields["final_norm"] == "tokens" and software.normalises_means and not folder:
+        _warn(f"{software.software} has no class token with {kind} pooling, this model has one.")
+    if pooling == "gap" and fields["final_norm"] == "tokens" and software.normalizes_means and not folder:
         name = software.software
         _warn(f"{name} normalises after mean pooling unless built with `fc_norm=False`, this model before it.")
 
 
-def _check_parts(checkpoint: Checkpoint, dialect: str) -> None:
-    """Raises for a model that the software would build otherwise, with no word and no missing weight to tell."""
-    pooling, row = checkpoint.fields["pooling"], DIALECTS[dialect]
+def _check_parts(checkpoint: Checkpoint, layout: str) -> None:
+    """Raises for a model that the software would build otherwise, without a warning or a missing weight."""
+    pooling, row = checkpoint.fields["pooling"], LAYOUTS[layout]
     parts = {
-        "mean pooling beside a class token": pooling == "gap" and checkpoint.has_class_token,
+        "mean pooling with a class token": pooling == "gap" and checkpoint.has_class_token,
         "head on all tokens": pooling == "none" and bool(checkpoint.classes),
         "model without positions": not checkpoint.has_positions,
     }
-    _check_summary(checkpoint, dialect)
+    _check_summary(checkpoint, layout)
     check_classifier(checkpoint, row)
-    for part in row.lacks:
+    for part in row.unsupported:
         if parts[part]:
             raise CheckpointError(
-                f"{DIALECTS[dialect].software} has no {part} in this layout, and would build another model.\n"
-                f"Received: {checkpoint.path} for {dialect!r}. Save as official, big_vision or timm."
+                f"{LAYOUTS[layout].software} has no {part} in this layout, and would build another model.\n"
+                f"Received: {checkpoint.path} for {layout!r}. Save as official, big_vision or timm."
             )
 
 
-def _check_summary(checkpoint: Checkpoint, dialect: str) -> None:
+def _check_summary(checkpoint: Checkpoint, layout: str) -> None:
     """Raises for several class tokens that the software would pool otherwise, or pixels that it would not normalise."""
-    row, count = DIALECTS[dialect], checkpoint.fields["class_tokens"]
-    if checkpoint.fields.get("pixel_statistics") is not None and not row.facts:
+    row, count = LAYOUTS[layout], checkpoint.fields["class_tokens"]
+    if checkpoint.fields.get("pixel_statistics") is not None and not row.metadata_arrays:
         raise CheckpointError(
             f"the layout must have a place for the pixels' statistics, or {row.software} would leave them out.\n"
-            f"Received: {checkpoint.path} with pixel_statistics for {dialect!r}. Save as 'huggingface_radio' or .keras."
+            f"Received: {checkpoint.path} with pixel_statistics for {layout!r}. Save as 'huggingface_radio' or .keras."
         )
-    asked = (
+    wanted = (
         checkpoint.fields.get("class_token_reduction", row.class_token_reduction),
         checkpoint.fields.get("class_token_indices"),
     )
-    fits = asked[0] == row.class_token_reduction and (asked[1] is None or bool(row.facts))
-    is_told = asked[1] is not None and row.computes(checkpoint.tensors).get("class_token_indices") == asked[1]
-    if count == 1 or is_told or (row.class_token_reduction and (checkpoint.fields["pooling"] != "token" or fits)):
+    fits = wanted[0] == row.class_token_reduction and (wanted[1] is None or bool(row.metadata_arrays))
+    is_known = wanted[1] is not None and row.defaults(checkpoint.tensors).get("class_token_indices") == wanted[1]
+    if count == 1 or is_known or (row.class_token_reduction and (checkpoint.fields["pooling"] != "token" or fits)):
         return
     does = f"pools {row.class_token_reduction} class tokens" if row.class_token_reduction else "has one class token"
     raise CheckpointError(
         f"the software of a layout must pool the same class tokens, and {row.software} {does}.\n"
-        f"Received: {checkpoint.path} with class_tokens={count}, class_token_reduction={asked[0]!r}, "
-        f"class_token_indices={asked[1]}, for "
-        f"{dialect!r}. Save it as .keras."
+        f"Received: {checkpoint.path} with class_tokens={count}, class_token_reduction={wanted[0]!r}, "
+        f"class_token_indices={wanted[1]}, for "
+        f"{layout!r}. Save it as .keras."
     )
 
 
-def _is_computed(checkpoint: Checkpoint, dialect: str) -> bool:
+def _is_supported(checkpoint: Checkpoint, layout: str) -> bool:
     """Whether a layout's software computes such a model."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _check_parts(checkpoint, dialect)
-            _check_rotary(checkpoint, dialect)
+            _check_parts(checkpoint, layout)
+            _check_rotary(checkpoint, layout)
     except CheckpointError:
         return False
     return True
 
 
-def _check_rotary(checkpoint: Checkpoint, dialect: str) -> None:
-    """Raises for a layout of models with other rotary positions, of which no tensor tells; warns of other numbers."""
+def _check_rotary(checkpoint: Checkpoint, layout: str) -> None:
+    """Raises for a layout of models with other rotary positions, which no tensor shows; warns of other numbers."""
     software, defaults = (
-        DIALECTS[dialect].software,
+        LAYOUTS[layout].software,
         {field.name: field.default for field in dataclasses.fields(Positions)},
     )
-    ours, theirs = (defaults | fields for fields in (checkpoint.fields, DIALECTS[dialect].computes(checkpoint.tensors)))
-    if ours["rotary"] != theirs["rotary"]:
+    here, there = (defaults | each for each in (checkpoint.fields, LAYOUTS[layout].defaults(checkpoint.tensors)))
+    if here["rotary"] != there["rotary"]:
         raise CheckpointError(
-            f"{software} computes rotary={theirs['rotary']!r} of such a file, and would so compute something else.\n"
-            f"Received: rotary={ours['rotary']!r} of {checkpoint.path} for {dialect!r}. Save it in another layout."
+            f"{software} computes rotary={there['rotary']!r} of such a file, and would so compute something else.\n"
+            f"Received: rotary={here['rotary']!r} of {checkpoint.path} for {layout!r}. Save it in another layout."
         )
-    names = [name for name in defaults if name.startswith("rotary") and ours["rotary"] != "none"]
-    if other := [f"{name} {theirs[name]}, this model {ours[name]}" for name in names if ours[name] != theirs[name]]:
-        _warn(f"{software} computes {'; '.join(other)}, unless told otherwise.")
+    names = [name for name in defaults if name.startswith("rotary") and here["rotary"] != "none"]
+    if other := [f"{name} {there[name]}, this model {here[name]}" for name in names if here[name] != there[name]]:
+        _warn(f"{software} computes {'; '.join(other)}, unless set otherwise.")
 
 
-def _check_norm_position(checkpoint: Checkpoint, dialect: str, folder: bool) -> None:
-    """Raises for a layout of software without blocks of that kind; warns of a file that does not tell the kind."""
-    row, ours = DIALECTS[dialect], _norm_position(checkpoint.fields)
-    theirs = _norm_position(row.computes(checkpoint.tensors))
-    if ours == "post" and not row.norms_behind:
+def _check_norm_position(checkpoint: Checkpoint, layout: str, folder: bool) -> None:
+    """Raises for a layout of software without blocks of that kind; warns of a file that does not store the kind."""
+    row, here = LAYOUTS[layout], _norm_position(checkpoint.fields)
+    there = _norm_position(row.defaults(checkpoint.tensors))
+    if here == "post" and not row.supports_post_norm:
         raise CheckpointError(
             f"{row.software} computes norm_position='pre' of such a file, and would so compute something else.\n"
-            f"Received: norm_position={ours!r} of {checkpoint.path} for {dialect!r}. Save it in another layout."
+            f"Received: norm_position={here!r} of {checkpoint.path} for {layout!r}. Save it in another layout."
         )
-    if ours != theirs and not folder:
-        _warn(f"{row.software} computes norm_position {theirs}, this model {ours}, unless told otherwise.")
+    if here != there and not folder:
+        _warn(f"{row.software} computes norm_position {there}, this model {here}, unless set otherwise.")
 
 
 def _norm_position(fields: Mapping[str, Any]) -> str:
-    return fields.get("norm_position", UNTOLD["norm_position"])
+    return fields.get("norm_position", UNSTORED_FIELDS["norm_position"])
 
 
 def _warn(message: str) -> None:
@@ -407,7 +409,7 @@ def _warn(message: str) -> None:
 def write_npz(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]], note: dict) -> None:
     """Writes an `.npz` as `np.savez` would, without holding all arrays at once.
 
-    The file is written beside its destination, flushed to disk and then renamed, so a fault
+    The file is written into the folder of its destination, flushed to disk and then renamed, so a fault
     leaves what was there before.
 
     Args:
@@ -420,10 +422,10 @@ def write_npz(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]], note: di
         FileNotFoundError: if the folder does not exist.
     """
     with (
-        atomic_write(_checked(path, ".npz")) as temporary,
+        atomic_write(_check_path(path, ".npz")) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive,
     ):
-        for name, array in _once(path, arrays):
+        for name, array in _unique_names(path, arrays):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
         archive.comment = json.dumps({NOTE_KEY: note}).encode()
@@ -443,9 +445,9 @@ def write_safetensors(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]], 
         ValueError: for another ending, or a name that comes twice.
         FileNotFoundError: if the folder does not exist.
     """
-    with atomic_write(_checked(path, ".safetensors")) as temporary:
+    with atomic_write(_check_path(path, ".safetensors")) as temporary:
         # The serializer writes memory as it lies, and refuses transposed views, which are common here.
-        held = {name: np.asarray(array, order="C") for name, array in _once(path, arrays)}
+        held = {name: np.asarray(array, order="C") for name, array in _unique_names(path, arrays)}
         try:
             # transformers refuses files whose format is not "pt".
             save_file(held, temporary, {"format": "pt", NOTE_KEY: json.dumps(note)})
@@ -455,7 +457,7 @@ def write_safetensors(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]], 
 
 def write_json(path: FilePath, content: dict) -> None:
     """Writes a small JSON file with the promises of `write_npz`; `path` must end in `.json`."""
-    write_text(_checked(path, ".json"), json.dumps(content, indent=2) + "\n")
+    write_text(_check_path(path, ".json"), json.dumps(content, indent=2) + "\n")
 
 
 def write_text(path: FilePath, text: str) -> None:
@@ -464,7 +466,7 @@ def write_text(path: FilePath, text: str) -> None:
         Path(temporary).write_text(text, "utf-8")
 
 
-def _once(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+def _unique_names(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
     """Pairs of name and array as they come; refuses a name that comes again, which readers would drop."""
     seen = set()
     for name, array in arrays:
@@ -474,7 +476,7 @@ def _once(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[
         yield name, array
 
 
-def _checked(path: FilePath, ending: str) -> Path:
+def _check_path(path: FilePath, ending: str) -> Path:
     path = Path(path)
     if path.suffix != ending:
         raise ValueError(f"`path` must end in {ending}.\nReceived: {path}")

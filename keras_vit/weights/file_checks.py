@@ -6,7 +6,7 @@ from pathlib import Path
 from keras_vit.config.variants import ResNetConfig
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.download import cache_dir
-from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.download.hugging_face import check_json
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.read.sharded import scan_any
@@ -24,7 +24,7 @@ def check_for(record: WeightsRecord) -> Callable[[Path], None]:
     """A check that the file is valid, and holds the model of the record and no other."""
 
     def check(path: Path) -> None:
-        if not (sha256 := sha256_of(path) if record.sha256_start else "").startswith(record.sha256_start):
+        if not (sha256 := file_sha256(path) if record.sha256_start else "").startswith(record.sha256_start):
             raise CheckpointError(
                 f"the sha256 must begin with {record.sha256_start}, as the authors of {record.name!r} publish it.\n"
                 f"Received: {path} with {sha256}."
@@ -55,11 +55,11 @@ def check_cached(path: Path) -> None:
 
 
 def _differing(checkpoint: Checkpoint, record: WeightsRecord) -> str:
-    """What differs, as `"classes: expected 1000, got 10"`; heads only if the file tells them."""
+    """What differs, as `"classes: expected 1000, got 10"`; heads only if the file has their number."""
     config = record.config
     if isinstance(config, ResNetConfig):
         rows = list(zip(("stages", "width"), (config.stages, config.width), checkpoint.measured_resnet(), strict=True))
-        return _told([("ResNet", True, checkpoint.is_resnet), *rows, _classes(checkpoint, record)])
+        return _format_differences([("ResNet", True, checkpoint.is_resnet), *rows, _classes(checkpoint, record)])
     names = ("patch size", "width", "blocks", "MLP", "ResNet stages")
     expected = (config.patch_size, config.hidden_size, config.num_layers, config.mlp_dim, config.resnet_stages)
     rows = list(zip(names, expected, checkpoint.measured(), strict=True))
@@ -68,14 +68,14 @@ def _differing(checkpoint: Checkpoint, record: WeightsRecord) -> str:
     rows.append(("registers", config.registers, checkpoint.fields["registers"] if not checkpoint.is_resnet else 0))
     if record.is_flexible:
         rows = rows[1:]
-    return _told([("ResNet", False, checkpoint.is_resnet), *rows])
+    return _format_differences([("ResNet", False, checkpoint.is_resnet), *rows])
 
 
 def _classes(checkpoint: Checkpoint, record: WeightsRecord) -> tuple[str, int, int]:
     return "classes", record.classes, checkpoint.classes or 0
 
 
-def _told(rows: list[tuple]) -> str:
+def _format_differences(rows: list[tuple]) -> str:
     return ", ".join(f"{name}: expected {wanted}, got {found}" for name, wanted, found in rows if wanted != found)
 
 
@@ -88,6 +88,6 @@ def _published_at(path: Path) -> WeightsRecord | None:
     if record is None and place.startswith(FOLDER):
         try:
             return augreg_record(place.removeprefix(FOLDER))
-        except ValueError:  # not a name of theirs
+        except ValueError:  # not one of AugReg's names
             return None
     return record

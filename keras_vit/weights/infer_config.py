@@ -1,4 +1,4 @@
-"""What a file tells of its model, with what stands beside it and what the table of published weights knows of it."""
+"""The config of a file's model, by its tensors, its metadata and the table of published weights."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -8,7 +8,7 @@ from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.vit import SIZES, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
-from keras_vit.weights.families import DIALECTS
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import WeightsRecord
 from keras_vit.weights.resolve import WeightsFile
@@ -17,8 +17,8 @@ from keras_vit.weights.resolve import WeightsFile
 _OF_THE_FILE = (*SIZES, "class_token", "representation_size", "resnet_stages", "resnet_width_factor")
 
 
-def told_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[str, Any]) -> ViTConfig:
-    """The config that a file, what stands beside it, and `num_heads` among the caller's fields tell.
+def infer_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[str, Any]) -> ViTConfig:
+    """The config of a model by its file, the metadata, and `num_heads` among the caller's fields.
 
     Args:
         checkpoint: of a Vision Transformer.
@@ -26,10 +26,10 @@ def told_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[str
         fields: of `ViTConfig`, the caller's.
 
     Raises:
-        CheckpointError: if the file has parts that are not known here, or nothing tells the number of heads.
+        CheckpointError: if the file has parts that are not known here, or the number of heads is unknown.
     """
     patch_size, hidden_size, num_layers, mlp_dim, stages = checkpoint.measured()
-    seen = f"Received: {checkpoint.path}, which looks like {checkpoint.looks_like()}"
+    seen = f"Received: {checkpoint.path}, which looks like {checkpoint.describe()}"
     if not all((patch_size, hidden_size, num_layers, mlp_dim)):
         raise CheckpointError(
             "a model is built from a file alone if all of its parts are known here.\n"
@@ -39,52 +39,52 @@ def told_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[str
     not_read = [line for line in checkpoint.remarks if "not understood" in line]
     if num_heads is None:
         raise CheckpointError(
-            "a model is built from a file alone if that, or a config.json beside it, tells the number of heads.\n"
+            "a model is built from a file alone if that, or a config.json in its folder, has the number of heads.\n"
             f"{'; '.join((seen, *not_read))}. {'Correct that, or pass' if not_read else 'Pass'} `num_heads=`."
         )
-    checkpoint = dataclasses.replace(checkpoint, num_heads=num_heads)  # which tells how many those of keys are
-    told = {"class_token": checkpoint.has_class_token, "resnet_stages": stages} | checkpoint.fields
-    told |= norm_of(checkpoint, pooling) | ({} if pooling is None else {"pooling": pooling})
-    return ViTConfig(patch_size, hidden_size, num_layers, num_heads, mlp_dim, **told)
+    checkpoint = dataclasses.replace(checkpoint, num_heads=num_heads)  # by which those of keys are counted
+    fields_found = {"class_token": checkpoint.has_class_token, "resnet_stages": stages} | checkpoint.fields
+    fields_found |= final_norm_override(checkpoint, pooling) | ({} if pooling is None else {"pooling": pooling})
+    return ViTConfig(patch_size, hidden_size, num_layers, num_heads, mlp_dim, **fields_found)
 
 
-def assumptions(checkpoint: Checkpoint, given: Collection[str]) -> tuple[str, ...]:
+def assumed_defaults(checkpoint: Checkpoint, given: Collection[str]) -> tuple[str, ...]:
     """Lines on what the model of a file alone computes though nothing says so, and on a family that is not known here.
 
     Args:
         checkpoint: of no published weights.
         given: fields that the caller has decided.
     """
-    row, fields = DIALECTS[checkpoint.dialect], checkpoint.fields
+    row, fields = LAYOUTS[checkpoint.layout], checkpoint.fields
     if row.is_resnet or row.suffix != ".safetensors":  # of one software, which computes one function
         return ()
     strange = checkpoint.family and not checkpoint.is_known
     lines = [f"{checkpoint.family} is not known here: took the layout {row.name} by the tensors"] if strange else []
     names = ["layer_norm_epsilon"] if fields["gated_mlp"] else ["activation", "layer_norm_epsilon"]
     names += ["pool_prefix_tokens"] if "pool_prefix_tokens" in fields else []  # of one with prefix tokens
-    told = {*given, *checkpoint.recorded_fields, *(names if checkpoint.is_known and row.software == "timm" else ())}
-    if silent := ", ".join(f"{name} {fields[name]}" for name in names if name not in told):
-        lines.append(f"{silent}: as {row.software} computes, since the file does not tell")
+    known = {*given, *checkpoint.recorded_fields, *(names if checkpoint.is_known and row.software == "timm" else ())}
+    if silent := ", ".join(f"{name} {fields[name]}" for name in names if name not in known):
+        lines.append(f"{silent}: as {row.software} computes, since the file does not say")
     return tuple(lines)
 
 
-def told_facts(
+def find_provenance(
     checkpoint: Checkpoint,
     record: WeightsRecord | None,
     config: ViTConfig,
-    asked: Collection[str | None],
+    given: Collection[str | None],
     resize_methods: tuple[str, str],
 ) -> dict[str, tuple[str, str]]:
-    """What no tensor tells of a model, and who says so: `{name: (value, who)}`.
+    """Fields that no tensor shows, and where they are from: `{name: (value, source)}`.
 
     Args:
-        checkpoint: that `read_source` gave.
+        checkpoint: that `open_checkpoint` gave.
         record: of the table, if the weights are in it.
         config: of the model.
-        asked: fields that the caller has decided, and the rule that he asked for, or `None`.
+        given: fields that the caller has decided, and the rule that the caller chose, or `None`.
         resize_methods: of the position table, and of one of relative bias.
     """
-    software, values = DIALECTS[checkpoint.dialect], _silent_fields(config)
+    software, values = LAYOUTS[checkpoint.layout], _unstored_fields(config)
     by = f"the record of {record.name!r}" if record is not None else ""
     of_record = dict(record.fields) if record is not None else {}
     if record is not None and record.variant in ENCODERS:
@@ -92,21 +92,21 @@ def told_facts(
     tensors = {} if config.pooling == "none" else dict.fromkeys(("pooling", "final_norm"), "the tensors")
     facts = {}
     for name, value in values.items():
-        beside = "what stands beside the file" if name in checkpoint.recorded_fields else ""
+        recorded = "the file's metadata" if name in checkpoint.recorded_fields else ""
         known = tensors.get(name, f"{software.software}, by default")
-        facts[name] = value, "the caller" if name in asked else by if name in of_record else beside or known
+        facts[name] = value, "the caller" if name in given else by if name in of_record else recorded or known
     has_table = {"resize_method": checkpoint.has_positions, "bias_resize_method": config.relative_bias != "none"}
     for name, method in zip(has_table, resize_methods, strict=True):
-        rule = "the caller" if method in asked else by if record and record.resize_method == method else ""
+        rule = "the caller" if method in given else by if record and record.resize_method == method else ""
         if has_table[name]:
             facts[name] = method, rule or f"{software.software}, by default"
     default = checkpoint.preprocessing is software.preprocessing
-    who = by or (f"{software.software}, by default" if default else "what stands beside the file")
-    facts["preprocessing"] = _shortly(checkpoint.preprocessing), who
+    who = by or (f"{software.software}, by default" if default else "the file's metadata")
+    facts["preprocessing"] = _describe(checkpoint.preprocessing), who
     return facts if record is None else facts | {"licence": (record.license, by)}
 
 
-def _silent_fields(config: ViTConfig) -> dict[str, str]:
+def _unstored_fields(config: ViTConfig) -> dict[str, str]:
     """The values of fields that change numbers and no tensor of such a model."""
     names = ["activation", "layer_norm_epsilon", "pooling"]
     names += ["norm_position"] if config.norm_position != "pre" else []
@@ -132,7 +132,7 @@ _ROTARY: tuple[str, ...] = (
 _ROTARY += ("rotary_reference",)
 
 
-def _shortly(preprocessing: Preprocessing | None) -> str:
+def _describe(preprocessing: Preprocessing | None) -> str:
     """As `"crop 0.875, bicubic, mean 0.485 0.456 0.406, std 0.229 0.224 0.225"`."""
     if preprocessing is None:
         return "none"
@@ -142,13 +142,13 @@ def _shortly(preprocessing: Preprocessing | None) -> str:
     return f"{way}, {preprocessing.interpolation}{antialias}, mean {mean}, std {std}"
 
 
-def norm_of(checkpoint: Checkpoint, pooling: str | None) -> dict[str, str]:
+def final_norm_override(checkpoint: Checkpoint, pooling: str | None) -> dict[str, str]:
     """`final_norm` of a model that gives all tokens, if the file's software norms only what it pools from them."""
     norms_pooled = checkpoint.fields.get("final_norm") == "pooled" or not checkpoint.norms_tokens
     return {"final_norm": "none"} if pooling == "none" and norms_pooled else {}
 
 
-def read_source(source: WeightsFile, is_resnet: bool = False) -> Checkpoint:
+def open_checkpoint(source: WeightsFile, is_resnet: bool = False) -> Checkpoint:
     """The checkpoint of a file, with what the table of published weights knows of it.
 
     Raises:
@@ -158,7 +158,7 @@ def read_source(source: WeightsFile, is_resnet: bool = False) -> Checkpoint:
     if checkpoint.is_resnet != is_resnet:
         wanted, other = ("a ResNet baseline", "build") if is_resnet else ("a Vision Transformer", "build_resnet")
         raise CheckpointError(
-            f"the file must hold {wanted}.\nReceived: {source.path}, which looks like {checkpoint.looks_like()}. "
+            f"the file must hold {wanted}.\nReceived: {source.path}, which looks like {checkpoint.describe()}. "
             f"Pass it to `keras_vit.{other}`."
         )
     if record is not None and (checkpoint.classes or 0) != record.classes:
@@ -167,7 +167,7 @@ def read_source(source: WeightsFile, is_resnet: bool = False) -> Checkpoint:
             f"another file.\nReceived: {source.path} with {checkpoint.classes or 0}."
         )
     if record is None:
-        preprocessing = checkpoint.preprocessing or DIALECTS[checkpoint.dialect].preprocessing
+        preprocessing = checkpoint.preprocessing or LAYOUTS[checkpoint.layout].preprocessing
         return dataclasses.replace(checkpoint, preprocessing=preprocessing)
     # The table has been compared with the papers, so it overrules the file's note.
     fields = checkpoint.recorded_fields | dict(record.fields)

@@ -1,4 +1,4 @@
-"""Fields of a `ViTConfig` that the tensors of a file tell by being there, by our paths of them."""
+"""Fields of a `ViTConfig` that the tensors of a file show by being there."""
 
 import re
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ _FLAGS = {  # field: paths, of which one is there
 }
 
 
-def fields_of(tensors: Mapping[str, np.ndarray], num_heads: int | None) -> dict[str, Any]:
+def infer_fields(tensors: Mapping[str, np.ndarray], num_heads: int | None) -> dict[str, Any]:
     """The fields, for a model of so many heads where that is known.
 
     Args:
-        tensors: of a Vision Transformer, by our paths.
-        num_heads: A, without which nothing tells how many heads keys and values have.
+        tensors: of a Vision Transformer, by weight path.
+        num_heads: A, without which the heads of keys and values are unknown.
     """
     biases = tuple(role for role in QKV_BIASES["all"] if f"{_BLOCK}/attention/{role}/bias" in tensors)
     is_rms = f"{_BLOCK}/norm_1/gamma" in tensors and f"{_BLOCK}/norm_1/beta" not in tensors
@@ -44,12 +44,12 @@ def fields_of(tensors: Mapping[str, np.ndarray], num_heads: int | None) -> dict[
         "qkv_bias": next((word for word, roles in QKV_BIASES.items() if roles == biases), "all"),
         "layer_scale": next((value for value, path in _SCALES.items() if path in tensors), "none"),
         "relative_bias": next((word for word, path in BIAS_TABLES.items() if path in tensors), "none"),
-        "final_norm": norm_of(tensors),
+        "final_norm": infer_final_norm(tensors),
         **_heads_of(tensors, num_heads),
     }
 
 
-def norm_of(tensors: Mapping[str, np.ndarray]) -> str:
+def infer_final_norm(tensors: Mapping[str, np.ndarray]) -> str:
     """`final_norm`: which of the last norms is there."""
     return next((word for word, name in LAST_NORMS.items() if f"{name}/gamma" in tensors), "none")
 

@@ -29,23 +29,23 @@ from keras_vit.model.layer_access import (
 )
 from keras_vit.weights.adapt import (
     check_pre_logits,
+    drop_layer,
     fit_biases,
     fit_channels,
     fit_patches,
     fit_positions,
-    set_aside,
-    with_end_of,
+    select_head,
 )
 from keras_vit.weights.checkpoint import HEAD_KERNEL, HEADS, Checkpoint, read_checkpoint
-from keras_vit.weights.families import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
+from keras_vit.weights.families import LAYOUTS, cut, is_known, is_same_epsilon, with_shapes
 from keras_vit.weights.families.dinov3 import PERIODS
-from keras_vit.weights.families.family import UNTOLD
-from keras_vit.weights.infer_fields import fields_of
+from keras_vit.weights.families.layout import UNSTORED_FIELDS
+from keras_vit.weights.infer_fields import infer_fields
 from keras_vit.weights.read import CheckpointError, forget_pages
 from keras_vit.weights.text_tower import NO_PASS
 
 _log = logging.getLogger("keras_vit")
-# Lines on what stands behind the tokens or the vector that a model without a head gives.
+# Lines on layers after the output of a model without a head.
 _LEFT_OUT = re.compile(r"set aside (head(_distillation)?|pre_logits|pooling|pooled_norm) .*|pooling none, where .*")
 
 
@@ -71,8 +71,8 @@ def load_checkpoint(
     Args:
         model: a model of `keras_vit`, or a `keras.Model` made of its layers. One with layers of your own that have
             weights is refused, since no file has these. Load the model that they were put on, which shares its weights.
-        path: a file in the layout of the official code, big_vision, timm or transformers; which one,
-            its content tells. Also a folder with a `model.safetensors`.
+        path: a file in the layout of the official code, big_vision, timm or transformers; its
+            content decides which one. Also a folder with a `model.safetensors`.
         grid: `(h, w)` of the file's position table, if it is not square and the file does not say.
         resize_method: how the table is resized to another grid, one of
             `keras_vit.config.posembed.RESIZE_METHODS`, and of relative biases one of
@@ -84,7 +84,7 @@ def load_checkpoint(
     Returns:
         One line for each adaptation: of positions, patch size or input channels. One line for each field that the
         model computes otherwise than the file says: activation, LayerNorm's epsilon, pooling, kind of positions. One
-        line for what stands beside the tensors and was not understood. Empty if the file fitted as it was.
+        line for metadata that were not understood. Empty if the file fitted as it was.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -97,7 +97,7 @@ def load_checkpoint(
         check_choice("resize_method", resize_method, ANY_RESIZE_METHODS)
     checkpoint = read_checkpoint(path, grid=grid)
     if HEAD_KERNEL in weight_paths(model):
-        checkpoint = with_end_of(checkpoint, classifies=True)
+        checkpoint = select_head(checkpoint, classifies=True)
     return fill(model, checkpoint, resize_method=resize_method, strict=strict)
 
 
@@ -106,9 +106,9 @@ def fill(
     checkpoint: Checkpoint,
     *,
     resize_method: str | None = None,
-    unwanted: Sequence[str] = (),
-    fresh: Sequence[str] = (),
-    kept: Sequence[str] = (),
+    dropped_layers: Sequence[str] = (),
+    new_layers: Sequence[str] = (),
+    user_layers: Sequence[str] = (),
     strict: bool = False,
     deferred: bool = False,
     preprocessing: Preprocessing | None = None,
@@ -116,74 +116,78 @@ def fill(
     """Gives every weight of `model` its value from `checkpoint`.
 
     Args:
-        model: made of our layers.
+        model: made of the layers of this package.
         checkpoint: a `Checkpoint`.
         resize_method: for the position table or those of relative bias; by default that of the file's layout.
-        unwanted: layers whose tensors in the file are set aside.
-        fresh: layers of the model that keep their initial values.
-        kept: layers of the user's own, which were there before the model.
-        strict: whether to refuse a file for which there would be a line; one on the end that a model without a head
-            lacks is none to refuse.
+        dropped_layers: layers whose tensors in the file are set aside.
+        new_layers: layers of the model that keep their initial values.
+        user_layers: layers of the user's own, which were there before the model.
+        strict: whether to refuse a file for which there would be a line. Lines about a missing head do not count
+            when the model has no head.
         deferred: whether the model was made inside `uninitialized_variables`.
         preprocessing: the record that the model's own was made of, if the model's images are prepared by it.
 
     Returns:
         One line for each adaptation.
     """
-    variables = weight_paths(model, besides=kept)
+    variables = weight_paths(model, besides=user_layers)
     tensors = dict(checkpoint.tensors)
-    report = [*checkpoint.remarks, *(f"new {name}" for name in fresh)]
-    report += [f"kept {layer.name}, which is no part of the file" for layer in model.layers if _is_kept(layer, kept)]
-    for name in unwanted:
-        report += set_aside(tensors, name)
+    report = [*checkpoint.remarks, *(f"new {name}" for name in new_layers)]
+    report += [
+        f"kept {layer.name}, which is no part of the file"
+        for layer in model.layers
+        if _is_user_layer(layer, user_layers)
+    ]
+    for name in dropped_layers:
+        report += drop_layer(tensors, name)
     try:
-        _check_untold(model, checkpoint)
+        _check_unstored_fields(model, checkpoint)
         _check_pooling(checkpoint, tensors, variables)
-        report += [] if PERIODS in variables else set_aside(tensors, PERIODS.partition("/")[0])
+        report += [] if PERIODS in variables else drop_layer(tensors, PERIODS.partition("/")[0])
         _check_supported(checkpoint.path, tensors, variables)
         report += _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing)
-        wanted = {path: v for path, v in variables.items() if path.split("/")[0] not in fresh}
+        wanted = {path: v for path, v in variables.items() if path.split("/")[0] not in new_layers}
         _check_fit(model, checkpoint, tensors, wanted)
         check_pre_logits(checkpoint, tensors)
-        report += _computed_otherwise(model, checkpoint)
+        report += _differing_fields(model, checkpoint)
         if strict:
-            _check_as_it_is(checkpoint, report, variables)
+            _check_strict(checkpoint, report, variables)
     except BaseException:
         if deferred:
             release(variables.values())
         raise
     zero_head = HEAD_KERNEL in tensors and not np.any(tensors[HEAD_KERNEL])
     if deferred:
-        initialize_variables(wanted, tensors, _taken)
+        initialize_variables(wanted, tensors, _take_copy)
     else:
         for path, variable in wanted.items():
-            variable.assign(_taken(tensors.pop(path)))
+            variable.assign(_take_copy(tensors.pop(path)))
     for line in report:
         _log.info("%s: %s", checkpoint.path.name, line)
-    if zero_head:  # said last, so that a model is whole even where warnings are errors
+    if zero_head:  # at the end, so that a model is whole even where warnings are errors
         _warn_zero_head(checkpoint)
     return tuple(report)
 
 
-def _check_untold(model: keras.Model, checkpoint: Checkpoint) -> None:
-    """Raises unless both have rotary positions, and norms in the same places, since mostly no weight tells of it."""
-    for name, usual in UNTOLD.items():
-        ours, theirs = (fields.get(name, usual) for fields in (inferred_fields(model), checkpoint.fields))
-        if ours != theirs:
+def _check_unstored_fields(model: keras.Model, checkpoint: Checkpoint) -> None:
+    """Raises unless both have the same rotary positions and places of norms, which most files do not store."""
+    for name, usual in UNSTORED_FIELDS.items():
+        in_model, in_file = (fields.get(name, usual) for fields in (inferred_fields(model), checkpoint.fields))
+        if in_model != in_file:
             raise CheckpointError(
                 f"the model must have the file's `{name}`, since with another its numbers would be others.\n"
-                f"Received: {name}={ours!r}, and {theirs!r} of {checkpoint.path}. Build with "
-                f"{name}={theirs!r}, or leave the config out: `keras_vit.build(weights=...)`."
+                f"Received: {name}={in_model!r}, and {in_file!r} of {checkpoint.path}. Build with "
+                f"{name}={in_file!r}, or leave the config out: `keras_vit.build(weights=...)`."
             )
 
 
 def _check_pooling(checkpoint: Checkpoint, tensors: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
     """Raises where one of both pools by attention, whose weights no other pooling has a place for."""
-    theirs, ours = (fields_of(weights, None).get("pooling") for weights in (tensors, variables))
-    if ours == theirs or checkpoint.is_resnet:
+    in_file, in_model = (infer_fields(weights, None).get("pooling") for weights in (tensors, variables))
+    if in_model == in_file or checkpoint.is_resnet:
         return
-    kinds = [f"pooling={kind!r}" if kind else "another pooling" for kind in (ours, theirs)]
-    instead = f"Build with {kinds[1]}, or leave it out" if theirs else "Leave `pooling` out"
+    kinds = [f"pooling={kind!r}" if kind else "another pooling" for kind in (in_model, in_file)]
+    instead = f"Build with {kinds[1]}, or leave it out" if in_file else "Leave `pooling` out"
     raise CheckpointError(
         "a model pools by attention with the weights of its file, so both must pool so, or neither.\n"
         f"Received: {kinds[0]}, and {kinds[1]} in {checkpoint.path}. {instead}; or take all tokens, "
@@ -191,11 +195,11 @@ def _check_pooling(checkpoint: Checkpoint, tensors: Mapping[str, Any], variables
     )
 
 
-def _is_kept(layer: keras.layers.Layer, kept: Sequence[str]) -> bool:
-    return layer.name in kept and bool(layer.weights)
+def _is_user_layer(layer: keras.layers.Layer, user_layers: Sequence[str]) -> bool:
+    return layer.name in user_layers and bool(layer.weights)
 
 
-def _taken(array: np.ndarray) -> np.ndarray:
+def _take_copy(array: np.ndarray) -> np.ndarray:
     """A copy in float32, after which the file's pages are let go of."""
     copy = float32_copy(array)
     forget_pages(array)
@@ -220,7 +224,7 @@ def _adapt(
     ]
 
 
-def _check_as_it_is(checkpoint: Checkpoint, report: list[str], variables: Mapping[str, Any]) -> None:
+def _check_strict(checkpoint: Checkpoint, report: list[str], variables: Mapping[str, Any]) -> None:
     """Raises for lines on anything but the end of the file, where the model has no head."""
     classifies = any(path.split("/")[0] in HEADS.values() for path in variables)
     used = [line for line in report if not line.endswith(NO_PASS)]
@@ -235,17 +239,17 @@ def _check_as_it_is(checkpoint: Checkpoint, report: list[str], variables: Mappin
     )
 
 
-def _computed_otherwise(model: keras.Model, checkpoint: Checkpoint) -> list[str]:
+def _differing_fields(model: keras.Model, checkpoint: Checkpoint) -> list[str]:
     """A line for each field in which the model differs from what the file says or its software computes."""
-    lines, software = [], DIALECTS[checkpoint.dialect].software
-    by_itself = {name: value for name, value in checkpoint.fields.items() if name != "pooling"}  # a weight tells that
-    said = by_itself | checkpoint.recorded_fields
-    for name, ours in inferred_fields(model).items():
-        theirs = said.get(name, ours)
-        if ours == theirs or (name == "layer_norm_epsilon" and is_same_epsilon(ours, theirs)):
+    lines, software = [], LAYOUTS[checkpoint.layout].software
+    defaults = {name: value for name, value in checkpoint.fields.items() if name != "pooling"}  # which a weight shows
+    expected = defaults | checkpoint.recorded_fields
+    for name, in_model in inferred_fields(model).items():
+        in_file = expected.get(name, in_model)
+        if in_model == in_file or (name == "layer_norm_epsilon" and is_same_epsilon(in_model, in_file)):
             continue
         who = "the file says" if name in checkpoint.recorded_fields else f"{software} computes"
-        lines.append(f"{name} {ours}, where {who} {theirs}")
+        lines.append(f"{name} {in_model}, where {who} {in_file}")
     return lines
 
 
@@ -273,7 +277,7 @@ def _check_fit(model: keras.Model, checkpoint: Checkpoint, tensors: dict, wanted
         + _listed("in the model, not in the file", missing)
         + _listed("in the model, and no layout of a file has a place for it", own, most=20)
         + _listed("different", different)
-        + f"Received: {checkpoint.path}, which looks like {checkpoint.looks_like()}. "
+        + f"Received: {checkpoint.path}, which looks like {checkpoint.describe()}. "
         + (
             _advice_on_channels(checkpoint, wanted)
             or _advice(own, extra + missing + different, strange, _other_fields(checkpoint, tensors, wanted))
@@ -297,9 +301,9 @@ def _advice_on_channels(checkpoint: Checkpoint, wanted: dict[str, Variable]) -> 
 
 def _other_fields(checkpoint: Checkpoint, tensors: dict, wanted: dict) -> str:
     """The fields of the file's config that the model's lacks, by the weights of both, as `, with pre_norm=True`."""
-    ours = fields_of(wanted, checkpoint.num_heads)
-    theirs = fields_of(tensors, checkpoint.num_heads)
-    lacking = [f"{name}={value!r}" for name, value in theirs.items() if ours.get(name) != value]
+    in_model = infer_fields(wanted, checkpoint.num_heads)
+    in_file = infer_fields(tensors, checkpoint.num_heads)
+    lacking = [f"{name}={value!r}" for name, value in in_file.items() if in_model.get(name) != value]
     return f", with {', '.join(lacking)}" if lacking else ""
 
 
@@ -360,8 +364,8 @@ def _check_supported(path: Path, tensors: Mapping[str, Any], wanted: Collection[
 
     Args:
         path: of the file.
-        tensors: of the file, by our paths where they have one.
-        wanted: our paths of the model's weights.
+        tensors: of the file, by weight path where they have one.
+        wanted: paths of the model's weights.
 
     Raises:
         CheckpointError: that names the parts, and a weight of each.
@@ -376,6 +380,6 @@ def _check_supported(path: Path, tensors: Mapping[str, Any], wanted: Collection[
 
 
 def _named(names: Collection[str]) -> list[str]:
-    """Each part that a name tells, with the first such name."""
+    """Each part that a name shows, with the first such name."""
     firsts = {part: next(filter(re.compile(pattern).search, names), None) for pattern, part in _UNSUPPORTED.items()}
     return [f"{part}, as {name}" for part, name in firsts.items() if name is not None]

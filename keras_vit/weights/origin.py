@@ -1,4 +1,4 @@
-"""Whose papers and which licence the `config.json` in a folder of other software tells, for model cards."""
+"""The papers and the licence of weights by the `config.json` of their folder, for model cards."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,27 +14,27 @@ _LONGEST = 100  # characters of a stranger's licence
 _TYPES = {"metaclip": "clip", "intern": "internvit"}  # how a `model_type` begins that is not named as its family
 
 
-def origin_of_record(record: WeightsRecord) -> dict[str, Any]:
+def record_origin(record: WeightsRecord) -> dict[str, Any]:
     """Title and papers of a record's family, if that is one of encoders."""
     return _family(record.family)
 
 
-def origin_beside(weights: Path) -> dict[str, Any]:
-    """`family`, `papers` and `license` of a file or folder, each where the `config.json` there tells it."""
+def read_origin(weights: Path) -> dict[str, Any]:
+    """`family`, `papers` and `license` of a file or folder, each where the `config.json` there has it."""
     try:
-        said = json_object((weights if weights.is_dir() else weights.parent) / "config.json", _MOST_BYTES)
+        config = json_object((weights if weights.is_dir() else weights.parent) / "config.json", _MOST_BYTES)
     except (OSError, ValueError):
         return {}
-    trained = said.get("pretrained_cfg")
+    trained = config.get("pretrained_cfg")
     trained = trained if isinstance(trained, Mapping) else {}
-    licence = trained.get("license", said.get("license"))
-    told = {"license": licence[:_LONGEST]} if isinstance(licence, str) and licence else {}
-    name = str(said.get("architecture", ""))
+    licence = trained.get("license", config.get("license"))
+    licence_field = {"license": licence[:_LONGEST]} if isinstance(licence, str) and licence else {}
+    name = str(config.get("architecture", ""))
     copies = [r for r in all_records() if name and (r.hf_repo or "").startswith(f"timm/{name}.")]
     if copies:
         exact = [record for record in copies if record.hf_repo == f"timm/{name}.{trained.get('tag')}"]
-        return _family(copies[0].family) | ({"license": exact[0].license} if exact else {}) | told
-    return _family(_family_of_type(str(said.get("model_type", "")))) | told
+        return _family(copies[0].family) | ({"license": exact[0].license} if exact else {}) | licence_field
+    return _family(_family_of_type(str(config.get("model_type", "")))) | licence_field
 
 
 def _family_of_type(kind: str) -> str:

@@ -17,7 +17,7 @@ from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.files import expand_path
 from keras_vit.weights.checkpoint import file_in
 from keras_vit.weights.download import fetch, find_local
-from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.download.hugging_face import fetch_from_hub, find_in_library_cache
 from keras_vit.weights.download.remote import RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
@@ -64,18 +64,18 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
         if is_url(weights):
             return WeightsFile(fetch(_remote_url(weights, sha256), check=check_file))
         if not _is_path(weights):
-            record = find_weights(weights, _known(variant, weights))
+            record = find_weights(weights, _check_variant(variant, weights))
             if record.hf_repo is not None:
                 return _from_hugging_face(f"hf:{record.hf_repo}", variant, sha256)
             file = remote_file(record, sha256)
-            _say_terms(record, find_local(file))
+            _warn_terms(record, find_local(file))
             return WeightsFile(fetch(file, check=check_for(record)), record)
     path = expand_path(weights)
     if os.path.isdir(path):
         return _from_folder(path, variant, sha256)
     if not os.path.isfile(path):
-        raise _nothing_there(weights)
-    return WeightsFile(_pinned(path, sha256), _record_of(path, variant))
+        raise _not_found(weights)
+    return WeightsFile(_check_sha256(path, sha256), _find_record(path, variant))
 
 
 def only_variant(weights: FilePath) -> str | None:
@@ -91,7 +91,7 @@ def only_variant(weights: FilePath) -> str | None:
     return None if _is_path(weights) else find_weights(weights).variant
 
 
-def _say_terms(record: WeightsRecord | None, at_hand: Path | None) -> None:
+def _warn_terms(record: WeightsRecord | None, at_hand: Path | None) -> None:
     """Says once, before the first download, what a licence forbids."""
     if record is not None and record.terms and at_hand is None:
         _LOGGER.warning("%s", record.terms)
@@ -127,13 +127,13 @@ def check_available(weights: FilePath, variant: str | None) -> None:
         if weights.startswith("hf:") or is_url(weights):
             return
         if not _is_path(weights):
-            find_weights(weights, _known(variant, weights))
+            find_weights(weights, _check_variant(variant, weights))
             return
     if not os.path.exists(expand_path(weights)):
-        raise _nothing_there(weights)
+        raise _not_found(weights)
 
 
-def _nothing_there(weights: FilePath) -> FileNotFoundError:
+def _not_found(weights: FilePath) -> FileNotFoundError:
     is_like_one = isinstance(weights, str) and _HF_NAME.fullmatch(f"hf:{weights}") and weights[0] not in ".~"
     hub = f" A repository of the Hugging Face Hub is named 'hf:{weights}'." if is_like_one else ""
     return FileNotFoundError(
@@ -163,7 +163,7 @@ def _is_path(text: str) -> bool:
     )
 
 
-def _known(variant: str | None, weights: FilePath) -> str:
+def _check_variant(variant: str | None, weights: FilePath) -> str:
     if variant is None:
         raise ArgumentError(
             "published weights belong to the published variants, and this architecture is none of them.\n"
@@ -174,7 +174,7 @@ def _known(variant: str | None, weights: FilePath) -> str:
     return variant
 
 
-def _pinned(path: Path, sha256: str | None) -> Path:
+def _check_sha256(path: Path, sha256: str | None) -> Path:
     """`path`, if its digest is the wanted one."""
     if sha256 is not None and path.name.endswith(INDEX):
         raise ArgumentError(
@@ -182,14 +182,14 @@ def _pinned(path: Path, sha256: str | None) -> Path:
             f"Received: {path}, sha256={sha256!r}. Leave it out, or pass the checkpoint as one file.",
             parameters=("sha256",),
         )
-    if sha256 is not None and (found := sha256_of(path)) != sha256.lower():
+    if sha256 is not None and (found := file_sha256(path)) != sha256.lower():
         raise CheckpointError(
             f"the file must have the sha256 that was asked for.\nReceived: {path} with {found}, sha256={sha256!r}."
         )
     return path
 
 
-def _record_of(path: Path, variant: str | None) -> WeightsRecord | None:
+def _find_record(path: Path, variant: str | None) -> WeightsRecord | None:
     """The record of a file that lies where a mirror or a cache has it."""
     place = path.absolute().as_posix()
     return next((r for r in all_records() if r.variant == variant and place.endswith(f"/{r.path}")), None)
@@ -199,7 +199,7 @@ def _from_folder(folder: Path, variant: str | None, sha256: str | None) -> Weigh
     """The file of `variant` in a mirror or a part of one, or the `model.safetensors` of a repository."""
     found: dict[Path, WeightsRecord | None] = {}
     for record in all_records():
-        if record.variant == variant and (path := _below(folder, record.path)):
+        if record.variant == variant and (path := _find_below(folder, record.path)):
             found.setdefault(path, record)
     if not found and (file := file_in(folder)) != folder:
         found[file] = None
@@ -213,10 +213,10 @@ def _from_folder(folder: Path, variant: str | None, sha256: str | None) -> Weigh
             parameters=("weights",),
         )
     ((path, known),) = found.items()
-    return WeightsFile(_pinned(path, sha256), known)
+    return WeightsFile(_check_sha256(path, sha256), known)
 
 
-def _below(folder: Path, place: str) -> Path | None:
+def _find_below(folder: Path, place: str) -> Path | None:
     """The file of a mirror's `place` in a folder that is the mirror's root or one of its branches."""
     parts = place.split("/")
     for cut in range(len(parts)):
@@ -248,7 +248,7 @@ def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> We
             parameters=("weights",),
         )
     repository, revision = match.groups()
-    record = _record_of_repository(repository, variant)
+    record = _find_repository_record(repository, variant)
     url = f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/model.safetensors"
     place = (
         f"hf/{repository}/model.safetensors" if revision is None else f"hf/{repository}@{revision}/model.safetensors"
@@ -257,13 +257,13 @@ def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> We
     file = RemoteFile(url, place, size, tolerance, sha256)
     check = check_file if record is None else check_for(record)
     if record is not None and record.terms:
-        _say_terms(record, find_local(file) or find_in_library_cache(file, repository))
+        _warn_terms(record, find_local(file) or find_in_library_cache(file, repository))
     return WeightsFile(fetch_from_hub(file, repository, revision, check), record)
 
 
-def _record_of_repository(repository: str, variant: str | None) -> WeightsRecord | None:
+def _find_repository_record(repository: str, variant: str | None) -> WeightsRecord | None:
     """The table's record of a repository for this variant. A repository of another variant alone raises."""
     records = [record for record in all_records() if record.hf_repo == repository]
     if not records:
         return None
-    return find_weights(f"hf:{repository}", _known(variant, f"hf:{repository}"))
+    return find_weights(f"hf:{repository}", _check_variant(variant, f"hf:{repository}"))

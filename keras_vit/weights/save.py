@@ -23,14 +23,16 @@ from keras_vit.model.layer_access import (
     weight_paths,
 )
 from keras_vit.model.precision import is_quantized
+from keras_vit.renamed import accepts_old_arguments
 from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint
 from keras_vit.weights.convert import check_architecture, write_checkpoint
-from keras_vit.weights.families import DIALECTS
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.read import CheckpointError
 
 
+@accepts_old_arguments
 def save_checkpoint(
-    model: keras.Model, path: FilePath, dialect: str | None = None, *, labels: Sequence[str] | None = None
+    model: keras.Model, path: FilePath, format: str | None = None, *, labels: Sequence[str] | None = None
 ) -> Path:
     """Writes the weights for the official code, big_vision, timm, transformers or BiT's code.
 
@@ -51,7 +53,7 @@ def save_checkpoint(
             it may be a folder. `timm.create_model("local-dir:folder", pretrained=True)` or transformers'
             `from_pretrained("folder")` open it. It holds `model.safetensors`, the JSON of that software, and the model
             card, `README.md`. A card that a user has written or edited stays.
-        dialect: `"official"`, names as published, the default; `"linen"`, names of today's official code;
+        format: `"official"`, names as published, the default; `"linen"`, names of today's official code;
             `"big_vision"`; `"timm"`; or `"huggingface"`, ViT or, for a distilled model, DeiT. Of a `ResNet` `"bit"`,
             names as published, the default; or `"bit_paper"`, big_vision's.
         labels: names of the K classes in the order of the logits, each once, for the JSON of a folder: `id2label` and
@@ -64,7 +66,7 @@ def save_checkpoint(
         CheckpointError: if the layout has no place for a weight, as the official one for attention pooling, and every
             one for layers of your own; if that software has no such model; if a weight is not finite. Nothing is
             written then.
-        ValueError: for another dialect or ending; for `labels` that are not K names, or for a single file.
+        ValueError: for another format or ending; for `labels` that are not K names, or for a single file.
         FileNotFoundError: if the folder to write into does not exist.
         FileExistsError: if something else than a checkpoint of this package is at `path`.
 
@@ -76,9 +78,9 @@ def save_checkpoint(
     """
     _check_end(model)
     is_resnet = any(isinstance(layer, BiTRoot) for layer in model.layers)
-    dialect = ("bit" if is_resnet else "official") if dialect is None else dialect
-    check_choice("dialect", dialect, DIALECTS)
-    check_architecture(dialect, is_resnet, repr(model.name))
+    layout = ("bit" if is_resnet else "official") if format is None else format
+    check_choice("format", layout, LAYOUTS)
+    check_architecture(layout, is_resnet, repr(model.name))
     if is_quantized(model):
         raise CheckpointError(
             "no checkpoint has a place for the rounded kernels of a quantised model.\n"
@@ -87,7 +89,7 @@ def save_checkpoint(
     variables = weight_paths(model)
     _check_own_operations(model, variables)
     if is_resnet:
-        return write_checkpoint(_resnet_checkpoint(model, dialect), path, dialect, labels)
+        return write_checkpoint(_resnet_checkpoint(model, layout), path, layout, labels)
     block, positions = next(iter(encoder_blocks(model)), None), stem_positions(model)
     if block is None or PATCH_KERNEL not in variables:
         raise CheckpointError(
@@ -106,15 +108,15 @@ def save_checkpoint(
         )
     checkpoint = Checkpoint(
         path=Path(model.name),
-        dialect=dialect,
-        tensors=_Values(variables, positions),
+        layout=layout,
+        tensors=_LazyWeights(variables, positions),
         num_heads=block.num_heads,
         recorded_grid=None if positions is None else positions.grid,
         recorded_fields=inferred_fields(model),
         preprocessing=getattr(model, "preprocessing", None),
         provenance=getattr(model, "provenance", {}),
     )
-    return write_checkpoint(checkpoint, path, dialect, labels)
+    return write_checkpoint(checkpoint, path, layout, labels)
 
 
 def _check_end(model: keras.Model) -> None:
@@ -131,7 +133,7 @@ def _check_end(model: keras.Model) -> None:
 
 
 def _check_own_operations(model: keras.Model, variables: Mapping[str, Variable]) -> None:
-    """Raises for a user's layers without weights, or by the name of a head of ours.
+    """Raises for a user's layers without weights, or with the name of a head.
 
     Those with weights of other names are listed where no layout has a place for one.
     """
@@ -145,18 +147,18 @@ def _check_own_operations(model: keras.Model, variables: Mapping[str, Variable])
         )
 
 
-def _resnet_checkpoint(model: keras.Model, dialect: str) -> Checkpoint:
+def _resnet_checkpoint(model: keras.Model, layout: str) -> Checkpoint:
     return Checkpoint(
         path=Path(model.name),
-        dialect=dialect,
-        tensors=_Values(weight_paths(model), None),
+        layout=layout,
+        tensors=_LazyWeights(weight_paths(model), None),
         num_heads=None,
         preprocessing=getattr(model, "preprocessing", None),
     )
 
 
-class _Values(Mapping):
-    """The weights of a model by path, each brought to NumPy only when it is asked for."""
+class _LazyWeights(Mapping):
+    """The weights of a model by path, each brought to NumPy only when it is read."""
 
     def __init__(self, variables: Mapping[str, Variable], positions: AddPositionEmbs | None) -> None:
         self._variables = variables

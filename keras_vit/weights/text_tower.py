@@ -1,11 +1,11 @@
-"""What a file has beside the weights: scale and bias of CLIP's logits, a text tower, pre-training's, a strange head."""
+"""What a file has besides the weights: scale and bias of CLIP's logits, a text tower, pre-training's, another head."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from keras_vit.weights.families import ignored_among
+from keras_vit.weights.families import ignored_names
 from keras_vit.weights.read import TensorFile
 from keras_vit.weights.read.sharded import ShardedFile
 
@@ -13,7 +13,7 @@ _SCALE, _BIAS = "logit_scale", "logit_bias"
 NO_PASS = "no forward pass reads"  # how a line on what takes no part in one ends
 _NO_NUMBERS = re.compile(r".*(position_ids|relative_position_index|logit_(scale|bias))$|.*\brope\.|(.*\.)?text_")
 _HEAD = re.compile(r"(.*\.)?(\w*classifier|heads?|fc)\.(.*\.)?weight")
-_OF_TOWERS = re.compile(r"clip|pe_core")  # in names of layouts, families and architectures
+_TOWERS = re.compile(r"clip|pe_core")  # in names of layouts, families and architectures
 
 
 def read_logit_scale_and_bias(file: TensorFile | ShardedFile) -> tuple[float | None, float | None]:
@@ -26,29 +26,29 @@ def read_logit_scale_and_bias(file: TensorFile | ShardedFile) -> tuple[float | N
     return scale, bias
 
 
-def remarks_on(
-    file: TensorFile | ShardedFile, layout: tuple[str, str], beside: Sequence[str], classifies: bool
+def describe_unused(
+    file: TensorFile | ShardedFile, layout: tuple[str, str], unused: Sequence[str], classifies: bool
 ) -> tuple[str, ...]:
-    """Lines on what a file has beside the weights.
+    """Lines on what a file has besides the weights.
 
     Args:
         file: with these arrays.
-        layout: dialect and prefix of the weights.
-        beside: names of all that are not read.
+        layout: layout and prefix of the weights.
+        unused: names of all that are not read.
         classifies: whether a head is among the weights.
     """
-    on_head = () if classifies else _on_head(beside, layout[1])
-    return (*_on_text(beside), *_on_unread(file, ignored_among(*layout, beside)), *on_head)
+    on_head = () if classifies else _describe_head(unused, layout[1])
+    return (*_describe_text(unused), *_describe_ignored(file, ignored_names(*layout, unused)), *on_head)
 
 
-def _on_text(beside: Iterable[str]) -> tuple[str, ...]:
+def _describe_text(unused: Iterable[str]) -> tuple[str, ...]:
     """A line on the text tower among the names of arrays that are not read, if there is one."""
-    others = sorted(name for name in beside if not name.endswith((_SCALE, _BIAS, "position_ids")))
+    others = sorted(name for name in unused if not name.endswith((_SCALE, _BIAS, "position_ids")))
     known = any(re.search(r"(^|\.)(text|token_embedding)", name) for name in others)
     return (f"set aside the text tower, {len(others)} arrays as {others[0]}",) if known else ()
 
 
-def _on_unread(file: TensorFile | ShardedFile, ignored: Iterable[str]) -> tuple[str, ...]:
+def _describe_ignored(file: TensorFile | ShardedFile, ignored: Iterable[str]) -> tuple[str, ...]:
     """A line on arrays below the prefix that the layout ignores, as a token of pre-training, but for zeros."""
     names = sorted(name for name in ignored if not _NO_NUMBERS.match(name))
     tokens = file.read([name for name in names if name.endswith("token")], allow_nonfinite=True)
@@ -57,9 +57,9 @@ def _on_unread(file: TensorFile | ShardedFile, ignored: Iterable[str]) -> tuple[
     return (f"set aside {what} {NO_PASS}",) if names else ()
 
 
-def _on_head(beside: Iterable[str], prefix: str) -> tuple[str, ...]:
+def _describe_head(unused: Iterable[str], prefix: str) -> tuple[str, ...]:
     """A line on a classifier among the names that are not read, outside of the prefix of a model without one."""
-    names = sorted(name for name in beside if _HEAD.fullmatch(name) and not name.startswith(prefix))
+    names = sorted(name for name in unused if _HEAD.fullmatch(name) and not name.startswith(prefix))
     return (f"set aside head outside of the model, as {names[0]}",) if names else ()
 
 
@@ -67,7 +67,7 @@ def is_projection(names: Iterable[str], head: Mapping[str, np.ndarray]) -> bool:
     """Whether a head is an image tower's projection, which gives an embedding and no classes: it has no bias.
 
     Args:
-        names: of the file's layout, and of what stands beside it.
+        names: of the file's layout and family.
         head: its tensors.
     """
-    return any(map(_OF_TOWERS.search, names)) and bool(head) and not any(np.any(head[n]) for n in head if "bias" in n)
+    return any(map(_TOWERS.search, names)) and bool(head) and not any(np.any(head[n]) for n in head if "bias" in n)

@@ -15,7 +15,7 @@ from keras_vit.pages.cards import CARD
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.download.environment import is_offline
-from keras_vit.weights.download.hugging_face import BESIDE, library_faults
+from keras_vit.weights.download.hugging_face import JSON_FILES, library_faults
 from keras_vit.weights.download.remote import OfflineError
 from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE
 
@@ -23,11 +23,11 @@ _PUBLIC = (
     "`private` must be left out for a repository that all can see; nothing was sent.\nReceived: private=True and {}, "
     "which is public. Make it private in its settings on the Hub, or choose another name."
 )
-_OF_OTHERS = (
+_OTHER_FILES = (
     "a push replaces only files that keras_vit has sent, which it knows by the tag `keras_vit` in README.md; nothing "
     "was sent.\nReceived: {}, which has {} of something else. Choose another name, or write that tag into its card."
 )
-FILES = (SAFETENSORS_NAME, *BESIDE, DIFFERENCES_FILE, CARD)  # all that a repository of ours has
+FILES = (SAFETENSORS_NAME, *JSON_FILES, DIFFERENCES_FILE, CARD)  # all that a push writes
 
 
 class UploadError(OSError):
@@ -66,8 +66,8 @@ def upload(files: Mapping[str, Path], repository: str, *, private: bool, message
         card = Path(api.hf_hub_download(repository, CARD)).read_bytes() if CARD in there else b""
     if is_public:
         raise ValueError(_PUBLIC.format(repository))
-    if there and not _is_ours(card, there):
-        raise ValueError(_OF_OTHERS.format(repository, ", ".join(there)))
+    if there and not _was_pushed(card, there):
+        raise ValueError(_OTHER_FILES.format(repository, ", ".join(there)))
     with library_faults(lambda words, offline: _fault(repository, words, offline)), _bars_on_terminals():
         stale = [name for name in there if name not in files]
         operations = [huggingface_hub.CommitOperationAdd(name, str(path)) for name, path in files.items()]
@@ -87,13 +87,13 @@ def check_repository(name: str) -> None:
         )
 
 
-def _is_ours(card: bytes, there: Sequence[str]) -> bool:
+def _was_pushed(card: bytes, there: Sequence[str]) -> bool:
     """Whether files are those of an earlier push, or just the card with a licence that the Hub makes by itself."""
     head, _, body = card.replace(b"\r\n", b"\n").removeprefix(b"---\n").partition(b"\n---")
     return b"keras_vit" in head or (there == [CARD] and not body.strip())
 
 
-def present(folder: Path, names: Iterable[str] = FILES) -> dict[str, Path]:
+def existing_files(folder: Path, names: Iterable[str] = FILES) -> dict[str, Path]:
     """The files of a folder that belong on the Hub, by name."""
     return {name: folder / name for name in names if (folder / name).is_file()}
 
@@ -116,5 +116,5 @@ def _bars_on_terminals() -> Iterator[None]:
 def _fault(repository: str, words: str, offline: bool) -> OSError:
     return (OfflineError if offline else UploadError)(
         f"the files could not be put on the Hugging Face Hub: {printable(words)}.\nReceived: {repository}. Where the "
-        "Hub must know you, `hf auth login` or HF_TOKEN tells it; the token must be one that may write."
+        "Hub must know you, `hf auth login` or HF_TOKEN signs you in; the token must be one that may write."
     )

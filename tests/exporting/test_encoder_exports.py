@@ -9,7 +9,7 @@ from weights.encoder_folders import FOLDERS, built, expected
 import keras_vit
 from keras_vit.layers.relative_bias import RelativeBias
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")]
 FORMATS = {"onnx": ".onnx", "litert": ".tflite", "openvino": ".xml", "saved_model": ""}
 INT8 = ("timm_dinov3_gated", "huggingface_beit", "timm_eva02_packed")
 

@@ -83,9 +83,9 @@ def test_classifier_is_a_model_as_every_other(kind, activation, tmp_path):
     assert report.top1_agreement == 1
     counted = {"clip": 2 * (24 * 6 + 6 * 3), "siglip": 2 * 24 * 3}[kind]  # projection and texts
     assert keras_vit.flops(plain.config, (24, 24), classes=3).head == counted
-    for dialect in ("timm", f"huggingface_{kind}"):
+    for layout in ("timm", f"huggingface_{kind}"):
         with pytest.raises(CheckpointError, match=r"divided by its length|no place"):
-            keras_vit.save_checkpoint(plain, tmp_path / "x.safetensors", dialect)
+            keras_vit.save_checkpoint(plain, tmp_path / "x.safetensors", layout)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from conftest import GOLDEN, numpy
 import keras_vit
 from keras_vit.training.optimizers import SGD
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear
-from keras_vit.weights.families import to_ours
+from keras_vit.weights.families import from_file
 
 SMALL = keras_vit.ViTConfig(patch_size=8, hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96)
 STEPS, WARMUP, BASE_RATE = 12, 3, 0.03
@@ -62,7 +62,7 @@ def deviations(schedule, dtype, **compile_arguments):
     expected = expected_of(schedule, dtype)
     keys = [key for key in expected.files if key.startswith("final:")]
     weights = {v.path: numpy(v) for v in model.weights}
-    final, _ = to_ours("official", "final:", {key: expected[key] for key in keys})
+    final, _ = from_file("official", "final:", {key: expected[key] for key in keys})
     return {
         "weights compared": len(keys),
         "loss": float(abs(losses - expected["losses"]).max()),

@@ -8,7 +8,7 @@ import pytest
 from conftest import images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
-from keras_vit.weights.adapt import fit_channels, fit_patches, replaced_layers, without_tokens
+from keras_vit.weights.adapt import drop_tokens, fit_channels, fit_patches, replaced_layers
 from keras_vit.weights.checkpoint import PATCH_KERNEL, Checkpoint
 from keras_vit.weights.read import CheckpointError
 
@@ -138,14 +138,14 @@ def file_with(*names, rows=7):
     """A file with these layers, of one number each, and a position table whose rows are numbered."""
     table = np.broadcast_to(np.arange(rows, dtype="float32")[None, :, None], (1, rows, 5))
     tensors = {name: np.zeros((3, 4), "float32") for name in names} | {"position_embedding/table": table}
-    return Checkpoint(path=Path("x"), dialect="timm", tensors=tensors, num_heads=2)
+    return Checkpoint(path=Path("x"), layout="timm", tensors=tensors, num_heads=2)
 
 
 @pytest.mark.parametrize(("before", "row"), [(["class_token/token"], 1), ([], 0)])
 def test_a_token_that_the_model_lacks_goes_with_its_row_and_its_head(before, row):
     file = file_with(*before, "distillation_token/token", "head/kernel", "head_distillation/kernel")
-    assert without_tokens(file, ["class", "distillation"]).tensors.keys() == file.tensors.keys()
-    cut = without_tokens(file, ["class"])
+    assert drop_tokens(file, ["class", "distillation"]).tensors.keys() == file.tensors.keys()
+    cut = drop_tokens(file, ["class"])
     assert {*cut.tensors} == {*before, "head/kernel", "position_embedding/table"}
     assert cut.tensors["position_embedding/table"][0, :, 0].tolist() == [r for r in range(7) if r != row]
     assert [line.split(",")[0] for line in cut.remarks] == [
@@ -156,7 +156,7 @@ def test_a_token_that_the_model_lacks_goes_with_its_row_and_its_head(before, row
 
 
 def test_a_class_token_is_never_set_aside():
-    assert "class_token/token" in without_tokens(file_with("class_token/token"), []).tensors
+    assert "class_token/token" in drop_tokens(file_with("class_token/token"), []).tensors
 
 
 @pytest.mark.parametrize(

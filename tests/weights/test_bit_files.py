@@ -79,7 +79,7 @@ def test_file_has_the_names_and_shapes_of_its_software(model, tmp_path, layout):
 def test_one_layout_becomes_the_other_without_a_model(model, file, tmp_path):
     there = keras_vit.convert_checkpoint(file, tmp_path / "there.npz", "bit_paper")
     back = keras_vit.convert_checkpoint(there, tmp_path / "back.npz", "bit")
-    assert read_checkpoint(there).dialect == "bit_paper"
+    assert read_checkpoint(there).layout == "bit_paper"
     first, last = np.load(file), np.load(back)
     assert set(first.files) == set(last.files)
     for name in first.files:
@@ -111,7 +111,7 @@ def test_trainers_state_beside_the_weights_is_set_aside(model, tmp_path, prefix)
         return {f"{prefix}{name}": array for name, array in arrays.items()} | {"chrono/step": np.ones(1, "float32")}
 
     path = rewritten(file, trained)
-    assert "chrono/step" in read_checkpoint(path).set_aside
+    assert "chrono/step" in read_checkpoint(path).unused_arrays
     assert_same_weights(model, keras_vit.build_resnet(SMALL, weights=path, classes=7))
 
 

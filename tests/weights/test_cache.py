@@ -19,7 +19,7 @@ from keras_vit.weights.download import (
     verify_cache,
     verify_file,
 )
-from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.cache import file_sha256
 
 
 @pytest.fixture
@@ -69,19 +69,19 @@ def test_offline_mode_opens_no_socket_for_a_missing_file(monkeypatch, no_network
 def test_note_holds_hash_stamp_and_url(cached):
     status = cached.place.stat()
     stamp = {"size": 1000, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
-    assert json.loads(note_of(cached).read_text()) == {"sha256": sha256_of(cached.place), "url": cached.url} | stamp
+    assert json.loads(note_of(cached).read_text()) == {"sha256": file_sha256(cached.place), "url": cached.url} | stamp
 
 
 def test_untouched_file_is_not_hashed_again(cached, monkeypatch):  # D12
-    monkeypatch.setattr("keras_vit.weights.download.cache.sha256_of", None)
+    monkeypatch.setattr("keras_vit.weights.download.cache.file_sha256", None)
     assert find_local(cached) == cached.place
 
 
 def test_changed_file_is_refused_with_both_hashes_and_the_remedy(cached):  # D12
-    before = sha256_of(cached.place)
+    before = file_sha256(cached.place)
     flip_byte(cached.place, keep_time=False)
     for ask in (fetch, find_local):
-        with pytest.raises(DownloadError, match=f"{before}.*{sha256_of(cached.place)}\n.*`rm -f "):
+        with pytest.raises(DownloadError, match=f"{before}.*{file_sha256(cached.place)}\n.*`rm -f "):
             ask(cached)
 
 
@@ -98,16 +98,16 @@ def test_moved_cache_is_hashed_once_and_its_stamp_renewed(cached, monkeypatch, t
     shutil.copytree(cache_dir(), tmp_path / "elsewhere")
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "elsewhere"))
     assert find_local(cached) == cached.place == tmp_path / "elsewhere" / NAME
-    monkeypatch.setattr("keras_vit.weights.download.cache.sha256_of", None)
+    monkeypatch.setattr("keras_vit.weights.download.cache.file_sha256", None)
     assert find_local(cached) == cached.place
 
 
 def test_pinned_hash_is_compared_with_the_bytes_and_not_with_the_note(cached):  # D12
-    pinned = RemoteFile(cached.url, cached.path, sha256=sha256_of(cached.place))
+    pinned = RemoteFile(cached.url, cached.path, sha256=file_sha256(cached.place))
     assert find_local(pinned) == cached.place
     flip_byte(cached.place, keep_time=True)
     assert find_local(cached) == cached.place  # nobody pinned it, and its stamp is as it was
-    with pytest.raises(DownloadError, match=f"{pinned.sha256}.*{sha256_of(cached.place)}"):
+    with pytest.raises(DownloadError, match=f"{pinned.sha256}.*{file_sha256(cached.place)}"):
         find_local(pinned)
 
 

@@ -52,9 +52,9 @@ def test_logits_are_those_of_transformers_and_no_head_vanishes_in_silence(folder
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_classifier_is_written_as_it_was_read(tmp_path, folder):
     model, logits, expected = opened(folder)
-    dialect = read_checkpoint(CLASSIFIERS / folder).dialect
-    place = tmp_path / ("folder" if dialect == "huggingface" else "x.safetensors")
-    path = keras_vit.save_checkpoint(model, place, dialect)
+    layout = read_checkpoint(CLASSIFIERS / folder).layout
+    place = tmp_path / ("folder" if layout == "huggingface" else "x.safetensors")
+    path = keras_vit.save_checkpoint(model, place, layout)
     theirs, ours = load_file(CLASSIFIERS / folder / "model.safetensors"), load_file(path)
     unread = {name for name in theirs if name.endswith("mask_token") or name.startswith("vision_model.head.")}
     unread |= {"vision_model.post_layernorm.weight", "vision_model.post_layernorm.bias"} if folder == "clip" else set()
@@ -63,7 +63,7 @@ def test_classifier_is_written_as_it_was_read(tmp_path, folder):
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
     again = keras_vit.build(weights=path, num_heads=3)
     np.testing.assert_array_equal(numpy(again(expected["images"])), logits)
-    if dialect == "huggingface":
+    if layout == "huggingface":
         known = json.loads((CLASSIFIERS / folder / "config.json").read_text())
         said = json.loads((path.parent / "config.json").read_text())
         assert {name: said[name] for name in said if name in known and name not in ("id2label", "label2id")} == {
@@ -76,12 +76,12 @@ def test_classifier_is_written_as_it_was_read(tmp_path, folder):
 
 def test_classifier_that_pools_otherwise_than_the_layouts_is_refused(tmp_path):
     model, _, _ = opened("dinov2", pooling="token", classes=3)
-    for dialect in ("huggingface_dinov2", "huggingface_clip_classifier"):
+    for layout in ("huggingface_dinov2", "huggingface_clip_classifier"):
         with pytest.raises(CheckpointError, match=r"pool for a classifier|no place"):
-            keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", dialect)
+            keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", layout)
     model, _, _ = opened("dinov2")
-    for dialect in ("timm", "dinov2"):
-        with pytest.raises(CheckpointError, match=r"no class token beside a mean|no place"):
-            keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", dialect)
+    for layout in ("timm", "dinov2"):
+        with pytest.raises(CheckpointError, match=r"no class token with a mean|no place"):
+            keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", layout)
     with pytest.warns(UserWarning, match="set aside pooling(?s:.*)does not read"):
         keras_vit.convert_checkpoint(CLASSIFIERS / "siglip", tmp_path / "x.safetensors", "huggingface_siglip")

@@ -19,7 +19,7 @@ import pytest
 from fault_server import EMPTY_PACKAGES, NAME, FaultServer, child
 
 from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
-from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.cache import file_sha256
 
 PART = f"{NAME}.part"
 
@@ -45,7 +45,7 @@ def test_processes_at_once_make_one_download(server):  # D7
     with child(server.url("slow"), cache_dir()) as first, child(server.url("slow"), cache_dir()) as second:
         outputs = [process.communicate(timeout=30)[0] for process in (first, second)]
     assert all(output.split()[-1] == str(cache_dir() / NAME) for output in outputs)
-    assert sha256_of(cache_dir() / NAME) == server.sha256
+    assert file_sha256(cache_dir() / NAME) == server.sha256
     assert len(server.log) == 1
 
 

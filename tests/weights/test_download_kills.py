@@ -8,7 +8,7 @@ import pytest
 from fault_server import NAME, FaultServer, child
 
 from keras_vit.weights.download import RemoteFile, cache_dir, fetch
-from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.cache import file_sha256
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ def test_eight_processes_make_one_download():  # D7
             processes = [stack.enter_context(child(server.url("slow"), cache_dir())) for _ in range(8)]
             outputs = [process.communicate(timeout=120)[0] for process in processes]
         assert [output.split()[-1] for output in outputs] == [str(cache_dir() / NAME)] * 8
-        assert sha256_of(cache_dir() / NAME) == server.sha256
+        assert file_sha256(cache_dir() / NAME) == server.sha256
         assert server.ranges == [None]
 
 
@@ -35,10 +35,10 @@ def test_forty_killed_downloads_leave_no_bad_file_and_all_succeed_later(tmp_path
                 time.sleep(moments.uniform(0, 0.6))
                 process.kill()
             final = cache_dir() / NAME
-            bad += final.exists() and sha256_of(final) != server.sha256
+            bad += final.exists() and file_sha256(final) != server.sha256
             before = len(server.log)
             path = fetch(RemoteFile(server.url("slow"), NAME, size=len(server.content), sha256=server.sha256))
-            finished += sha256_of(path) == server.sha256
+            finished += file_sha256(path) == server.sha256
             resumed += any(server.ranges[before:])
     print(f"40 kills: {bad} bad, {finished} finished, {resumed} resumed")
     assert (bad, finished) == (0, 40)

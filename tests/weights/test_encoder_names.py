@@ -18,7 +18,7 @@ from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.weights import resolve
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.download import OfflineError
-from keras_vit.weights.families import DIALECTS
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.file_checks import check_for
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import all_records, find_weights, list_weights
@@ -36,7 +36,7 @@ def test_every_row_is_whole():
     for record in RECORDS:
         height, width = record.preprocessing.image_size
         assert height % record.config.stride == width % record.config.stride == 0, identity(record)
-        assert record.layout in DIALECTS, identity(record)
+        assert record.layout in LAYOUTS, identity(record)
         assert record.resize_method in (None, *RESIZE_METHODS), identity(record)
         assert record.measure in ("top-1", "kNN", "zero-shot", "fine-tuned", "linear", "attentive probe"), identity(
             record
@@ -104,7 +104,7 @@ DRAWN = {record.layout: record for record in reversed(OF_FAMILIES.values()) if n
 DRAWN |= {family: next(r for r in OF_FAMILIES.values() if r.family == family) for family in ("dino", "clip", "ijepa")}
 
 
-@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")
 @pytest.mark.parametrize(
     "record",
     [
@@ -138,7 +138,7 @@ def test_published_name_gives_the_authors_model_from_a_mirror(mirror, monkeypatc
     assert any(line.endswith(f"({method})") for line in resized.load_report) == has_table
 
 
-@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")
 def test_name_alone_tells_the_model_where_one_has_it(mirror, monkeypatch):
     record = find_weights("franca-laion600m")
     shrink(record, monkeypatch)
@@ -150,7 +150,7 @@ def test_name_alone_tells_the_model_where_one_has_it(mirror, monkeypatch):
         keras_vit.build(weights="dinov2")
 
 
-@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")
 def test_model_says_what_no_tensor_tells_and_who_says_it(mirror, monkeypatch, tmp_path):
     record = find_weights("mae-imagenet2012", "mae/B16")
     shrink(record, monkeypatch)
@@ -175,11 +175,11 @@ def test_model_says_what_no_tensor_tells_and_who_says_it(mirror, monkeypatch, tm
     alone = keras_vit.build(weights=mirror / record.path, num_heads=12, include_top=False)
     assert alone.provenance["activation"] == ("gelu", "timm, by default")
     folder = keras_vit.build(weights=tmp_path / "for_timm", include_top=False)
-    assert folder.provenance["activation"] == ("gelu", "what stands beside the file")
+    assert folder.provenance["activation"] == ("gelu", "the file's metadata")
     assert "licence" not in folder.provenance
 
 
-@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")
 def test_timm_folder_with_the_name_of_an_architecture_alone_has_its_heads(tmp_path):
     """As timm's own on the Hub, whose config has no `model_args`."""
     config = encoder("clip/B32").replace(num_layers=1)

@@ -13,11 +13,11 @@ import pytest
 from conftest import numpy
 from safetensors.numpy import load_file, save_file
 from weights.encoder_folders import ENCODERS, ENDS, FOLDERS, built, difference, expected
-from weights.silent_fields import silent
+from weights.unstored_fields import silent
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.families import DIALECTS
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.read.sharded import scan_any
 
@@ -34,7 +34,7 @@ def test_folder_alone_gives_the_numbers_of_its_software(folder):
                 assert silent(model.config) == set(model.provenance)
 
 
-@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")  # a file alone tells no activation
+@pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")  # a file alone tells no activation
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
     """What stands in a file beside the model, as a token of pre-training, is written as zeros or not at all.
@@ -48,8 +48,8 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
     masks = any(name.endswith("mask_token") and array.any() for name, array in load_file(file).items())
     assert [line.split("mask_token")[1] for line in model.load_report] == [", which no forward pass reads"] * masks
     keras_vit.build(model.config, weights=file.parent, **sides, **ends, strict=True)
-    dialect = read_checkpoint(ENCODERS / folder).dialect
-    path = keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", dialect)
+    layout = read_checkpoint(ENCODERS / folder).layout
+    path = keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", layout)
     theirs, ours = (  # whole files of two towers have the prefix, those of a vision class alone have not
         {name.removeprefix("vision_model."): array for name, array in load_file(file).items()} for file in (file, path)
     )
@@ -89,13 +89,13 @@ def test_what_no_tensor_tells_changes_the_numbers(folder, wrong):
     assert any(next(iter(wrong)) in line for line in model.load_report)
 
 
-@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")  # of coordinates
+@pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")  # of coordinates
 @pytest.mark.parametrize("folder", ["timm_pe_core", "timm_pe_lang"])
 def test_authors_perception_encoder_resizes_and_turns_by_its_own_rules(tmp_path, folder):
     """Expected: timm's class with the table resized by torch as the authors do it, and unscaled coordinates."""
-    dialect = folder.removeprefix("timm_").removesuffix("_lang")
+    layout = folder.removeprefix("timm_").removesuffix("_lang")
     model = built(folder)
-    path = keras_vit.save_checkpoint(built(folder, "pooled"), tmp_path / "x.safetensors", dialect)
+    path = keras_vit.save_checkpoint(built(folder, "pooled"), tmp_path / "x.safetensors", layout)
     save_file(load_file(path), path)  # without our note
     for end in ("tokens", "pooled"):
         heads = {"num_heads": 3, **({"map_heads": 4} if end == "pooled" and "core" in folder else {})}
@@ -115,15 +115,15 @@ def test_authors_perception_encoder_resizes_and_turns_by_its_own_rules(tmp_path,
 )
 def test_folder_for_timm_says_all_that_its_class_computes(tmp_path, folder):
     end = "logits" if "logits" in expected(folder) else "pooled"
-    model, dialect = built(folder, end), read_checkpoint(ENCODERS / folder).dialect
-    path = keras_vit.save_checkpoint(model, tmp_path / "for_timm", dialect)
+    model, layout = built(folder, end), read_checkpoint(ENCODERS / folder).layout
+    path = keras_vit.save_checkpoint(model, tmp_path / "for_timm", layout)
     save_file(load_file(path), path)  # without our note
     again = keras_vit.build(weights=tmp_path / "for_timm", input_shape=(16, 32, 3), **ENDS[end])
     assert difference(folder, again, end, "_other") < 1e-5
     assert again.config == built(folder, end).config
 
 
-@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")  # of coordinates
+@pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")  # of coordinates
 @pytest.mark.parametrize(("folder", "name"), [("timm_eva02_packed", "mlp.w12"), ("timm_eva02_clip", "mlp.w1")])
 def test_authors_eva02_is_that_of_timm_under_other_names(tmp_path, folder, name):
     model = built(folder, "pooled")
@@ -144,7 +144,7 @@ def test_authors_eva02_is_that_of_timm_under_other_names(tmp_path, folder, name)
 
 
 @pytest.mark.parametrize(
-    ("folder", "dialect", "name", "method"),
+    ("folder", "layout", "name", "method"),
     [
         ("huggingface_internvit", "internvit", "encoder.layers.1.ls2", "bicubic"),
         ("huggingface_internvit_6b", "internvit", "encoder.layers.1.attn.q_norm.weight", "bicubic"),
@@ -152,12 +152,12 @@ def test_authors_eva02_is_that_of_timm_under_other_names(tmp_path, folder, name)
         ("huggingface_tipsv2_gated", "tips", "blocks.1.mlp.w12.bias", "bilinear_antialias"),
     ],
 )
-def test_authors_files_have_the_numbers_of_transformers(tmp_path, folder, dialect, name, method):
+def test_authors_files_have_the_numbers_of_transformers(tmp_path, folder, layout, name, method):
     theirs = built(folder)
-    path = keras_vit.save_checkpoint(theirs, tmp_path / f"x{DIALECTS[dialect].suffix}", dialect)
+    path = keras_vit.save_checkpoint(theirs, tmp_path / f"x{LAYOUTS[layout].suffix}", layout)
     again = keras_vit.build(weights=path, **ENDS["tokens"])
     assert name in scan_any(path).entries
-    assert (read_checkpoint(path).dialect, read_checkpoint(path).resize_method) == (dialect, method)
+    assert (read_checkpoint(path).layout, read_checkpoint(path).resize_method) == (layout, method)
     x = expected(folder)["images"]
     np.testing.assert_array_equal(numpy(again(x)), numpy(theirs(x)))
     assert again.preprocessing.mean == theirs.preprocessing.mean
@@ -200,8 +200,8 @@ def test_authors_files_of_dinov2_are_those_of_transformers_under_other_names(tmp
     """At the size of the table the numbers are the same; at another, the authors resize it by another rule."""
     folder = "huggingface_dinov2" + "_registers" * registers
     theirs = keras_vit.build(weights=ENCODERS / folder, **ENDS["tokens"])
-    dialect = "dinov2_registers" if registers else "dinov2"
-    path = keras_vit.save_checkpoint(theirs, tmp_path / "authors.safetensors", dialect)
+    layout = "dinov2_registers" if registers else "dinov2"
+    path = keras_vit.save_checkpoint(theirs, tmp_path / "authors.safetensors", layout)
     names = load_file(path)
     assert {"cls_token", "mask_token", "blocks.1.attn.qkv.weight", "blocks.0.ls1.gamma"} <= names.keys()
     assert ("register_tokens" in names, "blocks.0.mlp.w12.weight" in names) == (registers, registers)
@@ -246,7 +246,7 @@ def test_rotary_positions_of_file_and_model_must_agree(tmp_path):
         keras_vit.save_checkpoint(built("timm_rope"), tmp_path / "x.safetensors", "timm")
 
 
-@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")
 def test_openclip_reads_what_transformers_wrote(tmp_path):
     """The same tower under OpenCLIP's names, beside a text tower, and with QuickGELU by the config alone."""
     model = built("huggingface_clip", "logits")
@@ -306,12 +306,12 @@ def test_authors_file_inside_a_training_is_read(tmp_path):
     np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
 
 
-@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
-@pytest.mark.parametrize("dialect", ["dinov2", "huggingface_dinov2", "open_clip"])
-def test_model_without_what_a_family_has_is_refused(tmp_path, dialect):
+@pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")
+@pytest.mark.parametrize("layout", ["dinov2", "huggingface_dinov2", "open_clip"])
+def test_model_without_what_a_family_has_is_refused(tmp_path, layout):
     model = keras_vit.build(weights=ENCODERS / "timm_mae", include_top=False, pooling="gap", class_token=True)
     with pytest.raises(CheckpointError, match="known by parts"):
-        keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", dialect)
+        keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", layout)
     gated = keras_vit.build(weights=ENCODERS / "huggingface_dinov2_registers", include_top=False)
     with pytest.raises(CheckpointError, match="gated MLP"):
         keras_vit.save_checkpoint(gated, tmp_path / "for_timm", "timm")

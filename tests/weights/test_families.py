@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 import keras_vit
 from keras_vit import convert_checkpoint
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.families import DIALECTS, recognise
+from keras_vit.weights.families import LAYOUTS, recognize
 from keras_vit.weights.read import CheckpointError
 
 FOREIGN = GOLDEN / "foreign"
@@ -47,8 +47,14 @@ NO_PLACE = {  # what a layout cannot hold
     ("huggingface", "root"),
     ("huggingface", "stages"),
 }
-LAYOUTS = ["official", "linen", "big_vision", "timm", "huggingface"]  # the others: test_bit_files.py, test_encoders.py
-HELD = [(d, m) for d in LAYOUTS for m in MODELS if (d, m) not in NO_PLACE]
+CONVERTIBLE = [
+    "official",
+    "linen",
+    "big_vision",
+    "timm",
+    "huggingface",
+]  # the others: test_bit_files.py, test_encoders.py
+HELD = [(d, m) for d in CONVERTIBLE for m in MODELS if (d, m) not in NO_PLACE]
 
 
 @functools.cache
@@ -58,23 +64,23 @@ def make(kind):
     return randomise(keras_vit.build(config, input_shape=(config.stride * 3, config.stride * 5, 3), classes=7))
 
 
-def path_for(folder, dialect):
-    return folder / f"x{DIALECTS[dialect].suffix}"
+def path_for(folder, layout):
+    return folder / f"x{LAYOUTS[layout].suffix}"
 
 
-def save(model, path, dialect):
+def save(model, path, layout):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of another GELU or pooling, which have tests of their own
-        return keras_vit.save_checkpoint(model, path, dialect)
+        return keras_vit.save_checkpoint(model, path, layout)
 
 
-@pytest.mark.parametrize(("dialect", "kind"), HELD)
-def test_model_to_file_and_back_is_bitwise(tmp_path, dialect, kind):
+@pytest.mark.parametrize(("layout", "kind"), HELD)
+def test_model_to_file_and_back_is_bitwise(tmp_path, layout, kind):
     model = make(kind)
-    path = save(model, path_for(tmp_path, dialect), dialect)
+    path = save(model, path_for(tmp_path, layout), layout)
     again = keras_vit.build(model.config, weights=path)
     assert (again.input_shape, again.load_report) == (model.input_shape, ())  # the grid travels in the file
-    moved = {"token", "table"} if dialect == "big_vision" else set()  # the token's row goes into the token
+    moved = {"token", "table"} if layout == "big_vision" else set()  # the token's row goes into the token
     for ours, theirs in zip(model.weights, again.weights, strict=True):
         if ours.name not in moved:
             np.testing.assert_array_equal(numpy(ours), numpy(theirs), err_msg=ours.path)
@@ -82,10 +88,10 @@ def test_model_to_file_and_back_is_bitwise(tmp_path, dialect, kind):
     np.testing.assert_allclose(numpy(model(x)), numpy(again(x)), atol=1e-5 if moved else 0, rtol=0)
 
 
-@pytest.mark.parametrize(("dialect", "kind"), sorted(NO_PLACE))
-def test_what_a_layout_cannot_hold_is_refused_and_leaves_no_file(tmp_path, dialect, kind):
-    with pytest.raises(CheckpointError, match=rf"{dialect}|transformers"):
-        save(make(kind), path_for(tmp_path, dialect), dialect)
+@pytest.mark.parametrize(("layout", "kind"), sorted(NO_PLACE))
+def test_what_a_layout_cannot_hold_is_refused_and_leaves_no_file(tmp_path, layout, kind):
+    with pytest.raises(CheckpointError, match=rf"{layout}|transformers"):
+        save(make(kind), path_for(tmp_path, layout), layout)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -94,9 +100,9 @@ OTHERS = [*((GOLDEN, f"{case}.npz", "official", np.load) for case in NPZ)]
 OTHERS += [(FOREIGN, f"timm_{case}.safetensors", "timm", load_file) for case in ("token", "map", "distilled")]
 
 
-@pytest.mark.parametrize(("folder", "name", "dialect", "read"), OTHERS)
-def test_file_of_other_software_to_ours_and_back_is_bitwise(tmp_path, folder, name, dialect, read):
-    convert_checkpoint(folder / name, tmp_path / name, dialect)
+@pytest.mark.parametrize(("folder", "name", "layout", "read"), OTHERS)
+def test_file_of_other_software_to_ours_and_back_is_bitwise(tmp_path, folder, name, layout, read):
+    convert_checkpoint(folder / name, tmp_path / name, layout)
     theirs, back = (dict(read(path)) for path in (folder / name, tmp_path / name))
     assert set(theirs) == set(back)
     for key, array in theirs.items():
@@ -113,22 +119,22 @@ def test_transformers_file_to_ours_and_back_is_bitwise(tmp_path, case):
         np.testing.assert_array_equal(array, back[path])
 
 
-@pytest.mark.parametrize("dialect", LAYOUTS)
-def test_file_of_ours_remembers_what_tensors_do_not_tell(tmp_path, dialect):
+@pytest.mark.parametrize("layout", CONVERTIBLE)
+def test_file_of_ours_remembers_what_tensors_do_not_tell(tmp_path, layout):
     model = keras_vit.build(tiny_config(**MODELS["exact"]), input_shape=(12, 48, 3), classes=7)
     model.preprocessing = DEIT
-    said = read_checkpoint(save(model, path_for(tmp_path, dialect), dialect))
+    said = read_checkpoint(save(model, path_for(tmp_path, layout), layout))
     assert (said.fields["activation"], said.fields["layer_norm_epsilon"]) == ("gelu", 1e-12)
-    assert (said.dialect, said.grid, said.num_heads, said.preprocessing) == (dialect, (3, 12), 3, DEIT)
+    assert (said.layout, said.grid, said.num_heads, said.preprocessing) == (layout, (3, 12), 3, DEIT)
 
 
 @pytest.mark.filterwarnings("ignore:images reach the model:UserWarning")  # they are no photos
-@pytest.mark.parametrize(("dialect", "kind"), [("timm", "token"), ("timm", "distilled"), ("huggingface", "exact")])
-def test_folder_tells_its_reader_everything_without_our_note(tmp_path, dialect, kind):
+@pytest.mark.parametrize(("layout", "kind"), [("timm", "token"), ("timm", "distilled"), ("huggingface", "exact")])
+def test_folder_tells_its_reader_everything_without_our_note(tmp_path, layout, kind):
     model = randomise(keras_vit.build(tiny_config(**MODELS[kind]), input_shape=(20, 20, 3), classes=7))
-    rounding = "timm" if dialect == "timm" else "transformers"
+    rounding = "timm" if layout == "timm" else "transformers"
     model.preprocessing = dataclasses.replace(DEIT, image_size=(20, 20), crop_fraction=0.5, rounding=rounding)
-    path = keras_vit.save_checkpoint(model, tmp_path / "folder", dialect)
+    path = keras_vit.save_checkpoint(model, tmp_path / "folder", layout)
     assert path == tmp_path / "folder" / "model.safetensors"
     save_file(load_file(path), path)  # drops the note
     said = read_checkpoint(path)
@@ -140,9 +146,9 @@ def test_folder_tells_its_reader_everything_without_our_note(tmp_path, dialect, 
     np.testing.assert_array_equal(numpy(model(x)), numpy(again(x)))
 
 
-@pytest.mark.parametrize("dialect", ["timm", "huggingface"])
-def test_folder_says_its_gelu(tmp_path, dialect):
-    keras_vit.save_checkpoint(make_tiny(), tmp_path / "folder", dialect)  # says so itself: warnings are errors here
+@pytest.mark.parametrize("layout", ["timm", "huggingface"])
+def test_folder_says_its_gelu(tmp_path, layout):
+    keras_vit.save_checkpoint(make_tiny(), tmp_path / "folder", layout)  # says so itself: warnings are errors here
     activation = json.loads((tmp_path / "folder" / "config.json").read_text())
     assert "gelu_tanh" in json.dumps(activation) or "gelu_pytorch_tanh" in json.dumps(activation)
 
@@ -150,14 +156,14 @@ def test_folder_says_its_gelu(tmp_path, dialect):
 @pytest.mark.parametrize("prefix", ["", "params/", "opt/target/", "img/", "params/img/"])
 def test_big_vision_prefixes_are_taken_off(prefix):
     names = [f"{prefix}{name}" for name in ("embedding/kernel", "pos_embedding")]
-    assert recognise("npz", [*names, "opt/0/count", "chrono/steps"]) == ("big_vision", prefix)
+    assert recognize("npz", [*names, "opt/0/count", "chrono/steps"]) == ("big_vision", prefix)
 
 
 def test_sam_files_hold_official_names_below_the_optimizer(tmp_path):
     arrays = {f"opt/target/{name}": array for name, array in np.load(GOLDEN / "token.npz").items()}
     np.savez(tmp_path / "x.npz", **arrays, **{"opt/state/step": np.int32(7)})
     checkpoint = read_checkpoint(tmp_path / "x.npz")
-    assert (checkpoint.dialect, checkpoint.set_aside) == ("official", ("opt/state/step",))
+    assert (checkpoint.layout, checkpoint.unused_arrays) == ("official", ("opt/state/step",))
     assert set(checkpoint.tensors) == set(read_checkpoint(GOLDEN / "token.npz").tensors)
 
 
@@ -192,15 +198,15 @@ def test_void_bfloat16_is_read_in_big_vision_files_only(tmp_path):  # N8
 
 
 @pytest.mark.parametrize(
-    ("dialect", "method"),
+    ("layout", "method"),
     [
         *((d, "align_corners") for d in ("official", "big_vision")),
         ("timm", "bicubic_antialias"),
         ("huggingface", "bicubic"),
     ],
 )
-def test_positions_are_resized_as_the_layouts_own_software_does(tmp_path, dialect, method):
-    path = save(make("exact"), path_for(tmp_path, dialect), dialect)
+def test_positions_are_resized_as_the_layouts_own_software_does(tmp_path, layout, method):
+    path = save(make("exact"), path_for(tmp_path, layout), layout)
     model = keras_vit.build(tiny_config(**MODELS["exact"]), weights=path, input_shape=(20, 20, 3))
     assert model.load_report == (f"position embedding resized from (3, 5) to (5, 5) ({method})",)
     whole, x = keras_vit.build(tiny_config(**MODELS["exact"]), weights=path), images(1, 20, 20, 3)
@@ -250,7 +256,7 @@ def test_file_of_two_families_is_asked_for_unless_something_tells(tmp_path):
     assert build().config.registers == 4
     assert build().load_report == (
         "set aside mask_token, which no forward pass reads",
-        "layer_norm_epsilon 1e-06: as the authors' DINOv2 computes, since the file does not tell",
+        "layer_norm_epsilon 1e-06: as the authors' DINOv2 computes, since the file does not say",
     )
 
 
@@ -258,4 +264,4 @@ def test_file_of_two_families_is_asked_for_unless_something_tells(tmp_path):
 def test_shape_of_the_patches_tells_naflex_from_siglip(tmp_path, folder, rule):
     file = shutil.copy(ENCODERS / f"huggingface_{folder}" / "model.safetensors", tmp_path)
     checkpoint = read_checkpoint(file)
-    assert (checkpoint.dialect, checkpoint.resize_method) == (f"huggingface_{folder}", rule)
+    assert (checkpoint.layout, checkpoint.resize_method) == (f"huggingface_{folder}", rule)

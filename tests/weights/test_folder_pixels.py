@@ -53,12 +53,12 @@ def photos():
         yield noisy.clip(0, 255).astype("uint8")
 
 
-def written(folder, dialect, image_size, fields):
+def written(folder, layout, image_size, fields):
     """The JSON of a folder of ours, and the record behind it."""
     model = make_tiny(input_shape=(*image_size, 3), num_layers=1, activation="gelu")
     model.preprocessing = dataclasses.replace(model.preprocessing, **fields)
-    keras_vit.save_checkpoint(model, folder, dialect)
-    name = "config.json" if dialect == "timm" else "preprocessor_config.json"
+    keras_vit.save_checkpoint(model, folder, layout)
+    name = "config.json" if layout == "timm" else "preprocessor_config.json"
     return json.loads((folder / name).read_text()), model.preprocessing
 
 
@@ -110,29 +110,27 @@ def largest_difference(said, record, prepare):
     return max(np.abs(theirs - ours).max() for theirs, ours in levels)
 
 
-@pytest.mark.parametrize(("dialect", "image_size", "fields"), ALIKE)
-def test_processor_of_a_folder_agrees_with_our_preprocessing(tmp_path, recwarn, dialect, image_size, fields):
-    said, record = written(tmp_path / "folder", dialect, image_size, fields)
-    prepare = by_timm if dialect == "timm" else by_transformers
+@pytest.mark.parametrize(("layout", "image_size", "fields"), ALIKE)
+def test_processor_of_a_folder_agrees_with_our_preprocessing(tmp_path, recwarn, layout, image_size, fields):
+    said, record = written(tmp_path / "folder", layout, image_size, fields)
+    prepare = by_timm if layout == "timm" else by_transformers
     assert largest_difference(said, record, prepare) <= 2  # Pillow's rounding to grey levels between and after passes
     assert not [warning for warning in recwarn if "photos" in str(warning.message)]
     assert not (tmp_path / "folder" / DIFFERENCES_FILE).exists()
 
 
-@pytest.mark.parametrize(("dialect", "image_size", "fields", "words"), UNLIKE)
-def test_what_a_processor_cannot_do_is_said_by_a_warning_and_in_the_folder(
-    tmp_path, dialect, image_size, fields, words
-):
-    software = "timm" if dialect == "timm" else "transformers"
+@pytest.mark.parametrize(("layout", "image_size", "fields", "words"), UNLIKE)
+def test_what_a_processor_cannot_do_is_said_by_a_warning_and_in_the_folder(tmp_path, layout, image_size, fields, words):
+    software = "timm" if layout == "timm" else "transformers"
     with pytest.warns(UserWarning, match=f"{software} prepares photos") as caught:
-        said, record = written(tmp_path / "folder", dialect, image_size, fields)
+        said, record = written(tmp_path / "folder", layout, image_size, fields)
     text = (tmp_path / "folder" / DIFFERENCES_FILE).read_text()
     lines = [line for line in text.splitlines() if line.startswith("- ")]
     assert [word in line for word, line in zip(words, lines, strict=True)] == [True] * len(words)
     warned = " ".join(str(warning.message) for warning in caught)
     assert all(line.removeprefix("- ") in warned for line in lines)
     if record.resize != "none":
-        assert largest_difference(said, record, by_timm if dialect == "timm" else by_transformers) > 2
+        assert largest_difference(said, record, by_timm if layout == "timm" else by_transformers) > 2
 
 
 def test_square_photos_agree_where_a_rectangle_is_cut_out(tmp_path):
@@ -154,9 +152,9 @@ PROCESSORS = (
     + """
 import json
 import numpy as np
-folder, photos, out, dialect = sys.argv[1:]
+folder, photos, out, layout = sys.argv[1:]
 images = [value for _, value in sorted(np.load(photos).items())]
-if dialect == "timm":  # its transforms are torchvision's, which has no build for a CPU-only torch: the config alone
+if layout == "timm":  # its transforms are torchvision's, which has no build for a CPU-only torch: the config alone
     sys.meta_path.insert(0, StandIns())
     import timm
     model = timm.create_model(f"local-dir:{folder}", pretrained=True)
@@ -173,14 +171,14 @@ else:
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize(("dialect", "image_size", "fields"), ALIKE + [row[:3] for row in UNLIKE[:-1]])
-def test_processors_themselves_prepare_as_these_tests_say(tmp_path, dialect, image_size, fields):
-    said, record = written(tmp_path / "folder", dialect, image_size, fields)
+@pytest.mark.parametrize(("layout", "image_size", "fields"), ALIKE + [row[:3] for row in UNLIKE[:-1]])
+def test_processors_themselves_prepare_as_these_tests_say(tmp_path, layout, image_size, fields):
+    said, record = written(tmp_path / "folder", layout, image_size, fields)
     np.savez(tmp_path / "photos.npz", **{f"{index:02}": image for index, image in enumerate(photos())})
     python = os.environ.get("KERAS_VIT_PEERS_PYTHON", sys.executable)
-    arguments = [tmp_path / "folder", tmp_path / "photos.npz", tmp_path / "out.npz", dialect]
+    arguments = [tmp_path / "folder", tmp_path / "photos.npz", tmp_path / "out.npz", layout]
     done = subprocess.run([python, "-c", PROCESSORS, *map(str, arguments)], check=True, capture_output=True, text=True)
-    if dialect == "timm":
+    if layout == "timm":
         resolved = json.loads(done.stdout.splitlines()[-1])
         assert {name: said["pretrained_cfg"][name] for name in resolved} == resolved
         return
@@ -188,4 +186,4 @@ def test_processors_themselves_prepare_as_these_tests_say(tmp_path, dialect, ima
     for name, image in zip(theirs.files, photos(), strict=True):
         expected = by_transformers(image, said).astype("float32") / 127.5 - 1
         np.testing.assert_allclose(theirs[name], expected, atol=1e-5)
-    print(dialect, image_size, fields, f"{largest_difference(said, record, by_transformers):.0f} grey levels")
+    print(layout, image_size, fields, f"{largest_difference(said, record, by_transformers):.0f} grey levels")

@@ -158,7 +158,7 @@ def test_values_of_the_wrong_type_are_told(hub, arguments, said, message):
 
 
 @pytest.mark.parametrize(
-    ("fields", "arguments", "dialect"),
+    ("fields", "arguments", "layout"),
     [
         ({}, {}, "timm"),
         ({"distilled": True, "activation": "gelu"}, {}, "timm"),
@@ -166,10 +166,10 @@ def test_values_of_the_wrong_type_are_told(hub, arguments, said, message):
         ({"pooling": "map"}, {"include_top": False, "classes": None}, "timm"),
     ],
 )
-def test_pushed_folder_loads_by_the_code_of_its_card(hub, tmp_path, fields, arguments, dialect):
+def test_pushed_folder_loads_by_the_code_of_its_card(hub, tmp_path, fields, arguments, layout):
     model = make_tiny(**fields, **arguments)
     labels = None if arguments else NAMES
-    folder = save_checkpoint(model, tmp_path / "tiny", dialect, labels=labels).parent
+    folder = save_checkpoint(model, tmp_path / "tiny", layout, labels=labels).parent
     push_to_hub(folder, "me/mine")
     again = load(pushed_card(hub))
     batch = images(3, 20, 28, 3)
@@ -249,17 +249,17 @@ def test_folder_without_its_card_is_refused(hub, folder, tmp_path):
     assert hub.asked == []
 
 
-def test_dialect_is_for_a_run(hub, finished, folder):
-    with pytest.raises(ValueError, match="`dialect`"):
-        push_to_hub(folder, "me/mine", dialect="timm")
-    with pytest.raises(ValueError, match=r"`dialect`.* 'timm', .*'huggingface'"):
-        push_to_hub(finished, "me/mine", dialect="tim")
+def test_format_is_for_a_run(hub, finished, folder):
+    with pytest.raises(ValueError, match="`format`"):
+        push_to_hub(folder, "me/mine", format="timm")
+    with pytest.raises(ValueError, match=r"`format`.* 'timm', .*'huggingface'"):
+        push_to_hub(finished, "me/mine", format="tim")
     assert hub.asked == []
 
 
 def test_what_a_layout_cannot_hold_is_refused(hub, finished):
     with pytest.raises(keras_vit.CheckpointError, match="known by parts"):
-        push_to_hub(finished, "me/mine", dialect="timm_beit3")
+        push_to_hub(finished, "me/mine", format="timm_beit3")
     assert hub.asked == []
 
 

@@ -17,7 +17,7 @@ from hub_server import CHILD, COMMIT, WEIGHTS, HubServer, digest_of, put_into_ca
 import keras_vit
 from keras_vit import cli
 from keras_vit.weights.download import DownloadError, OfflineError, cache_dir, verify_cache
-from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.file_checks import check_cached
 from keras_vit.weights.resolve import find_file
 
@@ -143,7 +143,7 @@ def test_other_bytes_than_the_hub_lists_are_refused_and_leave_nothing(hub, spoil
     assert "secret" not in str(error.value)
     assert f"curl -gL --fail -o {cache_dir() / PLACE} {hub.address}/me/mine/resolve/main/" in str(error.value)
     hub.route, hub.tags = "ok", {}
-    assert sha256_of(find()) == digest_of(WEIGHTS, CONTENTS[WEIGHTS])
+    assert file_sha256(find()) == digest_of(WEIGHTS, CONTENTS[WEIGHTS])
 
 
 @LINKS
@@ -195,8 +195,8 @@ def test_damaged_file_is_refused_without_the_hub(hub, monkeypatch):
 @LINKS
 def test_file_is_hashed_once_and_again_when_it_has_changed(hub, links, monkeypatch):
     path, hashed = put_into_cache(hub.root, BOTH, links=links) / WEIGHTS, []
-    digest = sha256_of
-    monkeypatch.setattr("keras_vit.weights.download.cache.sha256_of", lambda p: hashed.append(p.name) or digest(p))
+    digest = file_sha256
+    monkeypatch.setattr("keras_vit.weights.download.cache.file_sha256", lambda p: hashed.append(p.name) or digest(p))
     for _ in range(2):
         find()
     assert hashed.count(WEIGHTS) == 1

@@ -6,7 +6,7 @@ import pytest
 from conftest import GOLDEN
 
 import keras_vit
-from keras_vit.weights.families import DIALECTS
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.read import CheckpointError
 
 
@@ -34,4 +34,4 @@ def test_layouts_that_are_offered_write_the_model(tmp_path):
     offered = re.findall(r"'(\w+)'", str(refused.value).partition("place for all")[2])
     assert {"timm", "dinov2_registers", "tips"} <= {*offered}
     for name in offered:
-        assert keras_vit.save_checkpoint(model, tmp_path / f"{name}{DIALECTS[name].suffix}", name).exists()
+        assert keras_vit.save_checkpoint(model, tmp_path / f"{name}{LAYOUTS[name].suffix}", name).exists()

@@ -98,9 +98,7 @@ def shape_table(name):
     with keras.StatelessScope(initialize_variables=False):
         model = keras_vit.build(name)
     tensors = {path: np.broadcast_to(np.float32(0), v.shape) for path, v in weight_paths(model).items()}
-    return model, Checkpoint(
-        path=f"{name}.npz", dialect="official", tensors=tensors, num_heads=VARIANTS[name].num_heads
-    )
+    return model, Checkpoint(path=f"{name}.npz", layout="official", tensors=tensors, num_heads=VARIANTS[name].num_heads)
 
 
 def test_a_file_of_another_variant_is_recognised_for_all_ordered_pairs():
@@ -345,7 +343,7 @@ def test_advice_fits_the_trouble(saved):
         keras_vit.build(more, weights=path, classes=3)
 
 
-def test_dialect_must_be_known(tmp_path, tiny):
+def test_format_must_be_known(tmp_path, tiny):
     with pytest.raises(ValueError, match="'linen'"):
         keras_vit.save_checkpoint(tiny, tmp_path / "x.npz", "line")
 

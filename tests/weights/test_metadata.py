@@ -260,14 +260,12 @@ def test_a_file_that_lacks_a_table_for_sincos_is_told_where_the_model_has_no_pos
     assert model.load_report == ("position_embedding none, where big_vision computes sincos2d",)
 
 
-@pytest.mark.parametrize(("dialect", "kind"), [("big_vision", "sincos2d"), ("timm", "none"), ("official", "none")])
-def test_a_file_without_a_table_reopens_at_its_resolution(tmp_path, dialect, kind):
-    config = tiny_config(
-        position_embedding=kind, pooling="gap", activation="gelu" if dialect == "timm" else "gelu_tanh"
-    )
+@pytest.mark.parametrize(("layout", "kind"), [("big_vision", "sincos2d"), ("timm", "none"), ("official", "none")])
+def test_a_file_without_a_table_reopens_at_its_resolution(tmp_path, layout, kind):
+    config = tiny_config(position_embedding=kind, pooling="gap", activation="gelu" if layout == "timm" else "gelu_tanh")
     model = randomise(keras_vit.build(config, input_shape=(20, 28, 3), classes=7))
-    destination = tmp_path / ("folder" if dialect == "timm" else "x.npz")
-    path = keras_vit.save_checkpoint(model, destination, dialect)
+    destination = tmp_path / ("folder" if layout == "timm" else "x.npz")
+    path = keras_vit.save_checkpoint(model, destination, layout)
     again = keras_vit.build("Ti/16", weights=path, patch_size=4, hidden_size=12, num_layers=2, num_heads=3, mlp_dim=17)
     assert again.input_shape == (None, 20, 28, 3)
     x = images(2, 20, 28, 3)

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.families import DIALECTS
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.metadata import timm, transformers
 from keras_vit.weights.read import CheckpointError
 
@@ -85,7 +85,7 @@ def test_family_that_config_json_names_must_be_that_of_the_tensors(tmp_path, wor
                 read_checkpoint(claiming(tmp_path, folder, **{word: other}))
         for name in (unknown, None):
             again = read_checkpoint(claiming(tmp_path, folder, **{word: name}))
-            assert (again.dialect, again.is_known) == (right.dialect, False)
+            assert (again.layout, again.is_known) == (right.layout, False)
 
 
 def test_closed_architecture_is_refused_by_the_part_that_is_missing():
@@ -103,25 +103,25 @@ def test_closed_architecture_is_refused_by_the_part_that_is_missing():
     for name, lacks in closed:
         words = "|".join(parts[part] for part in lacks.split("; ") if part in parts)
         with pytest.raises(CheckpointError, match=f"(?s){words}.*{name}"):
-            timm.layouts_of_architecture(name, {}, "x")
+            timm.timm_layouts(name, {}, "x")
     with pytest.raises(CheckpointError, match="batches of patches with grids"):
-        timm.layouts_of_architecture("naflexvit_base_patch16_gap", {}, "x")
+        timm.timm_layouts("naflexvit_base_patch16_gap", {}, "x")
 
 
 def test_each_layout_of_a_family_is_one_of_ours():
     named = {name for rows in (*timm._ARCHITECTURES.values(), *transformers._LAYOUTS.values()) for name in rows}
-    assert named <= set(DIALECTS)
+    assert named <= set(LAYOUTS)
 
 
 def test_what_no_source_says_of_a_file_alone_is_said(tmp_path):
     file = shutil.copy(ENCODERS / "timm_clip" / "model.safetensors", tmp_path)
     alone = keras_vit.build(weights=file, num_heads=3, include_top=False, activation="quick_gelu")
-    assert "layer_norm_epsilon 1e-06: as timm computes, since the file does not tell" in alone.load_report
+    assert "layer_norm_epsilon 1e-06: as timm computes, since the file does not say" in alone.load_report
     assert alone.provenance["layer_norm_epsilon"] == ("1e-06", "timm, by default")
     strange = keras_vit.build(weights=claiming(tmp_path, "timm_clip", architecture="mine"), include_top=False)
     assert strange.load_report[:2] == (
         "architecture 'mine' is not known here: took the layout timm by the tensors",
-        "activation gelu, layer_norm_epsilon 1e-06: as timm computes, since the file does not tell",
+        "activation gelu, layer_norm_epsilon 1e-06: as timm computes, since the file does not say",
     )
 
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from conftest import randomise
-from published_files import dialect_of, shrink, write_published
+from published_files import folder_layout, shrink, write_published
 
 import keras_vit
 from keras_vit.config.variants import BUILDERS, RESNETS, VARIANTS, builder_name
@@ -64,7 +64,7 @@ def kind_of(record):
     config = {name: value for name, value in record.config.as_dict().items() if name not in SIZES}
     config["representation_size"] = bool(record.config.representation_size)
     given = tuple(name for name, _ in record.fields)
-    file = dialect_of(record), record.head, "flexivit_" in record.path, record.path.endswith("sam/ViT-S_16.npz")
+    file = folder_layout(record), record.head, "flexivit_" in record.path, record.path.endswith("sam/ViT-S_16.npz")
     return *config.items(), given, *file, bool(record.classes), record.resize_method
 
 

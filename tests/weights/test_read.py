@@ -157,7 +157,7 @@ def test_read_compares_the_checksum(path, save, allow_nonfinite):  # N4
     save(path, **ARRAYS)
     patched(path, 16, "<I", 12345)
     assert_refused(path, "CRC-32 of 'a'", allow_nonfinite=allow_nonfinite)
-    found = scan(path).unchecked().read(allow_nonfinite=True)  # to see what the file holds
+    found = scan(path).without_checksums().read(allow_nonfinite=True)  # to see what the file holds
     assert {name: array.shape for name, array in found.items()} == {name: ARRAYS[name].shape for name in found}
 
 

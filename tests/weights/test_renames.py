@@ -1,4 +1,4 @@
-"""Every row of the table of dialects, both ways on random sizes, bitwise, and no name of it is without use."""
+"""Every row of the table of layouts, both ways on random sizes, bitwise, and no name of it is without use."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_vit.weights.families import DIALECTS, recognise, to_ours, to_theirs, weights_among
+from keras_vit.weights.families import LAYOUTS, from_file, recognize, to_file, weight_names
 from keras_vit.weights.read import CheckpointError
 
 # What each layout can hold besides the encoder: typed here a second time, not read off the rows.
@@ -107,19 +107,19 @@ def units(first, norms, with_norm_proj):
     return found
 
 
-def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
+def shapes_of(layout, parts, heads, each, mlp_dim, classes, side):
     """`{our path: shape}` of a model with these parts."""
     width, prefix = heads * each, len(parts & {"class", "distillation"})
     heads_of_classes = dense("head", width, classes) if "head" in parts else {}
-    if DIALECTS[dialect].is_resnet:
+    if LAYOUTS[layout].is_resnet:
         root = {"resnet_root/conv/kernel": (7, 5, 3, each)}
         return root | norm("resnet_norm", width) | units(each, mlp_dim, False) | heads_of_classes
     found = dense("patch_embedding/projection", side, side + 1, 3, width)
-    if dialect == "huggingface_siglip2":  # likewise
+    if layout == "huggingface_siglip2":  # likewise
         found = dense("patch_embedding/projection", side, side, 3, width)
-    if DIALECTS[dialect].facts:  # patches are rows of a matrix, so they are square
+    if LAYOUTS[layout].metadata_arrays:  # patches are rows of a matrix, so they are square
         found = {"patch_embedding/projection/kernel": (side, side, 3, width)}
-    found |= {} if dialect in WITHOUT_LAST_NORM else norm("encoder_norm", width)
+    found |= {} if layout in WITHOUT_LAST_NORM else norm("encoder_norm", width)
     for index in (0, 3, 10):
         path = f"block_{index:02}"
         found |= (
@@ -165,52 +165,52 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
     return found | heads_of_classes
 
 
-def zeros(dialect, parts, more=()):
-    return {path: np.zeros(shape) for path, shape in (shapes_of(dialect, parts, 3, 5, 7, 9, 11) | dict(more)).items()}
+def zeros(layout, parts, more=()):
+    return {path: np.zeros(shape) for path, shape in (shapes_of(layout, parts, 3, 5, 7, 9, 11) | dict(more)).items()}
 
 
-def possible(dialect, parts):
+def possible(layout, parts):
     """The parts that go together."""
-    parts = (parts if {"class", "head"} <= parts else parts - {"distillation"}) | ALWAYS.get(dialect, set())
-    as_timm = dialect in ("timm", "timm_beit3")
+    parts = (parts if {"class", "head"} <= parts else parts - {"distillation"}) | ALWAYS.get(layout, set())
+    as_timm = layout in ("timm", "timm_beit3")
     parts = parts - {"map"} if as_timm and "pre_norm" in parts else parts  # so has Perception Encoder
-    parts = parts - {"mlp_norm"} if dialect.startswith("timm_pe") else parts  # else it is written as EVA
-    parts = parts - {"mlp_norm"} if dialect == "timm" and "attention_norm" in parts else parts  # so has BEiT-3
-    parts = parts - {"no_key_bias"} if dialect == "timm_beit3" else parts
-    parts |= {"table"} if dialect == "linen" else set()  # without one it is taken for a file of big_vision
-    return parts - {"pre_logits"} if dialect == "huggingface" and "head" in parts else parts
+    parts = parts - {"mlp_norm"} if layout.startswith("timm_pe") else parts  # else it is written as EVA
+    parts = parts - {"mlp_norm"} if layout == "timm" and "attention_norm" in parts else parts  # so has BEiT-3
+    parts = parts - {"no_key_bias"} if layout == "timm_beit3" else parts
+    parts |= {"table"} if layout == "linen" else set()  # without one it is taken for a file of big_vision
+    return parts - {"pre_logits"} if layout == "huggingface" and "head" in parts else parts
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(dialect, data):
-    parts = possible(dialect, data.draw(st.sets(st.sampled_from(sorted(PARTS[dialect])))))
+def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(layout, data):
+    parts = possible(layout, data.draw(st.sets(st.sampled_from(sorted(PARTS[layout])))))
     sizes = data.draw(SIZES)
     rng = np.random.default_rng(sizes["classes"])
-    shapes = shapes_of(dialect, parts, **sizes)
+    shapes = shapes_of(layout, parts, **sizes)
     ours = {path: rng.normal(size=shape).astype("float32") for path, shape in shapes.items()}
-    if dialect == "big_vision" and {"class", "table"} <= parts:
+    if layout == "big_vision" and {"class", "table"} <= parts:
         ours["position_embedding/table"][:, 0] = 0  # of which the file keeps the sum with the token
-    folds_rows = DIALECTS[dialect].software in ("timm", "the authors' EVA-02") and {"registers", "table"} <= parts
-    if folds_rows or (dialect == "timm_rope" and "table" in parts):
+    folds_rows = LAYOUTS[layout].software in ("timm", "the authors' EVA-02") and {"registers", "table"} <= parts
+    if folds_rows or (layout == "timm_rope" and "table" in parts):
         ours["position_embedding/table"][:, : len(parts & {"class", "distillation"})] = 0  # likewise
-    if dialect == "huggingface_radio":
+    if layout == "huggingface_radio":
         ours["position_embedding/table"][:, :1] = 0  # likewise
-    if dialect in ("huggingface_clip", "open_clip", "pe", "pe_core") and "head" in parts:
+    if layout in ("huggingface_clip", "open_clip", "pe", "pe_core") and "head" in parts:
         ours["head/bias"][:] = 0  # it has none
-    row, fields = DIALECTS[dialect], {"class_tokens": 1, "pixel_statistics": ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))}
-    facts = {row.prefix + name: array for name, array in row.telling(fields).items()}
-    theirs = dict(to_theirs(dialect, ours, sizes["heads"])) | facts
-    same = "gated" in parts or dialect == "huggingface_siglip2"  # names of another layout: TIPS, DINOv2, SigLIP
-    said = dialect if same else ""
-    name, prefix = recognise(DIALECTS[dialect].suffix[1:], theirs, said)
-    assert (name, prefix) == (dialect, DIALECTS[dialect].prefix)
-    weights = {name: theirs[name] for name in weights_among(dialect, prefix, theirs)} | facts
-    back, heads = to_ours(dialect, prefix, weights, sizes["side"] * 4)
+    row, fields = LAYOUTS[layout], {"class_tokens": 1, "pixel_statistics": ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))}
+    facts = {row.prefix + name: array for name, array in row.write_metadata(fields).items()}
+    theirs = dict(to_file(layout, ours, sizes["heads"])) | facts
+    same = "gated" in parts or layout == "huggingface_siglip2"  # names of another layout: TIPS, DINOv2, SigLIP
+    said = layout if same else ""
+    name, prefix = recognize(LAYOUTS[layout].suffix[1:], theirs, said)
+    assert (name, prefix) == (layout, LAYOUTS[layout].prefix)
+    weights = {name: theirs[name] for name in weight_names(layout, prefix, theirs)} | facts
+    back, heads = from_file(layout, prefix, weights, sizes["side"] * 4)
     assert heads in (None, sizes["heads"])
     assert_same(ours, back)
-    assert_same(theirs, dict(to_theirs(dialect, back, sizes["heads"])) | facts)
+    assert_same(theirs, dict(to_file(layout, back, sizes["heads"])) | facts)
 
 
 def assert_same(one, other):
@@ -220,40 +220,40 @@ def assert_same(one, other):
 
 
 def test_every_row_and_every_name_of_it_is_sent_both_ways():
-    assert set(PARTS) == set(DIALECTS)
+    assert set(PARTS) == set(LAYOUTS)
     sizes = {"heads": 3, "each": 5, "mlp_dim": 7, "classes": 9, "side": 11}
-    for dialect, row in DIALECTS.items():
-        gated = set() if "bare" in PARTS[dialect] else {"gated"}
-        kinds = [shapes_of(dialect, PARTS[dialect] - without, **sizes) for without in (set(), gated)]
-        assert [row.without_place(paths) for paths in kinds] == [[], []]
+    for layout, row in LAYOUTS.items():
+        gated = set() if "bare" in PARTS[layout] else {"gated"}
+        kinds = [shapes_of(layout, PARTS[layout] - without, **sizes) for without in (set(), gated)]
+        assert [row.unmapped(paths) for paths in kinds] == [[], []]
         paths = kinds[0] | kinds[1]
         for (prefix, _), layers in row.names.items():
             pattern = re.sub(r"\{.*?\}", r"\\d+", prefix)
             for layer in (part for names in layers for part in ([names] if isinstance(names, str) else names)):
-                assert any(re.match(rf"{pattern}{layer}(/|$)", path) for path in paths), f"{dialect}: {prefix}{layer}"
+                assert any(re.match(rf"{pattern}{layer}(/|$)", path) for path in paths), f"{layout}: {prefix}{layer}"
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_is_read_too_has_a_place_that_is_written_or_none(dialect):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_read_too_has_a_place_that_is_written_or_none(layout):
     """Names of older versions lead to weights of ours that are known, and are never written."""
-    row = DIALECTS[dialect]
+    row = LAYOUTS[layout]
     written = {(theirs, name) for (_, theirs), layers in row.names.items() for name in layers.values()}
     older = {(theirs, name) for (_, theirs), layers in row.also.items() for name in layers.values()}
     assert not written & older
 
 
-@pytest.mark.parametrize("dialect", [name for name, row in DIALECTS.items() if not row.is_resnet])
+@pytest.mark.parametrize("layout", [name for name, row in LAYOUTS.items() if not row.is_resnet])
 @pytest.mark.parametrize("own", ["projection", "adapter/nested"])
-def test_a_weight_without_a_place_is_listed_with_its_shape_and_a_way_out(dialect, own):
-    arrays = zeros(dialect, {"class", "table", "head"}, dense(own, 13, 17))
+def test_a_weight_without_a_place_is_listed_with_its_shape_and_a_way_out(layout, own):
+    arrays = zeros(layout, {"class", "table", "head"}, dense(own, 13, 17))
     with pytest.raises(CheckpointError, match=rf" {own}/kernel \(13, 17\)\n +{own}/bias \(17,\)\n.*\.keras"):
-        to_theirs(dialect, arrays, 3)
+        to_file(layout, arrays, 3)
 
 
 def test_layouts_that_have_a_place_are_named():
     arrays = zeros("timm", {"map", "table"})
     with pytest.raises(CheckpointError, match="'big_vision', 'timm'"):
-        to_theirs("official", arrays, 3)
+        to_file("official", arrays, 3)
 
 
 @pytest.mark.parametrize("kept", ["query", "key", "value"])
@@ -261,15 +261,15 @@ def test_a_part_of_a_fused_matrix_alone_has_no_place(kept):
     arrays = zeros("timm", {"table"})
     del arrays[f"block_03/attention/{kept}/kernel"]
     with pytest.raises(CheckpointError, match=r"2 of(.|\n)*block_03/attention/\w+/kernel \(15, 15\)"):
-        to_theirs("timm", arrays, 3)
+        to_file("timm", arrays, 3)
 
 
 @pytest.mark.parametrize("name", ["vit.classifier.weight", "cls_classifier.weight"])
 def test_two_names_of_one_weight_are_refused(name):
     ours = zeros("huggingface", {"class", "head"})
-    theirs = dict(to_theirs("huggingface", ours, None))
+    theirs = dict(to_file("huggingface", ours, None))
     with pytest.raises(CheckpointError, match=r"once(.|\n)*classifier.weight(.|\n)*head/kernel"):
-        to_ours("huggingface", "", theirs | {name: np.zeros((9, 15))})
+        from_file("huggingface", "", theirs | {name: np.zeros((9, 15))})
 
 
 NOT_OFFICIAL = (
@@ -281,7 +281,7 @@ NOT_OFFICIAL = (
 
 
 @pytest.mark.parametrize(
-    ("dialect", "name"),
+    ("layout", "name"),
     [
         ("timm", "blocks.00.norm1.weight"),
         ("timm", "blocks.\N{ARABIC-INDIC DIGIT ONE}.norm1.weight"),
@@ -294,6 +294,6 @@ NOT_OFFICIAL = (
         *(("official", f"Transformer/encoderblock_{name}") for name in NOT_OFFICIAL),
     ],
 )
-def test_name_that_the_layout_does_not_have_is_not_guessed(dialect, name):
-    ours, _ = to_ours(dialect, "", {name: np.zeros(3)})
+def test_name_that_the_layout_does_not_have_is_not_guessed(layout, name):
+    ours, _ = from_file(layout, "", {name: np.zeros(3)})
     assert list(ours) == [name]

@@ -18,7 +18,7 @@ TIMM_TOKEN = GOLDEN / "foreign" / "timm_token.safetensors"
 
 
 @pytest.mark.parametrize(
-    ("fields", "name", "dialect", "message"),
+    ("fields", "name", "layout", "message"),
     [
         ({"layer_norm_epsilon": 1e-3}, "x.npz", "official", "1e-06"),
         ({"layer_norm_epsilon": 1e-3, "activation": "gelu"}, "folder", "timm", "0.001"),
@@ -30,9 +30,9 @@ TIMM_TOKEN = GOLDEN / "foreign" / "timm_token.safetensors"
         ({}, "x.safetensors", "huggingface", "exact GELU"),
     ],
 )
-def test_what_the_software_computes_otherwise_is_said(tmp_path, fields, name, dialect, message):
+def test_what_the_software_computes_otherwise_is_said(tmp_path, fields, name, layout, message):
     with pytest.warns(UserWarning, match=message):
-        save_checkpoint(make_tiny(**fields), tmp_path / name, dialect)
+        save_checkpoint(make_tiny(**fields), tmp_path / name, layout)
     assert (tmp_path / name).exists()
 
 
@@ -42,7 +42,7 @@ def test_a_transformers_folder_says_its_epsilon_itself(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "dialect", "message"),
+    ("fields", "layout", "message"),
     [
         ({"pooling": "none"}, "huggingface", "head on all tokens"),
         ({"position_embedding": "none"}, "huggingface", "without positions"),
@@ -51,13 +51,13 @@ def test_a_transformers_folder_says_its_epsilon_itself(tmp_path):
         ({"resnet_stages": (), "resnet_width_factor": 0.5, "patch_size": 1}, "timm", "32 channels"),
     ],
 )
-def test_what_the_software_has_not_is_refused_and_leaves_nothing(tmp_path, fields, dialect, message):
+def test_what_the_software_has_not_is_refused_and_leaves_nothing(tmp_path, fields, layout, message):
     config = tiny_config(**fields)
     model = keras_vit.build(config, input_shape=(config.stride * 2, config.stride * 3, 3), classes=7)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of the other GELU, which big_vision's file has a test for
         with pytest.raises(CheckpointError, match=message):
-            save_checkpoint(model, tmp_path / ("x.npz" if dialect == "big_vision" else "folder"), dialect)
+            save_checkpoint(model, tmp_path / ("x.npz" if layout == "big_vision" else "folder"), layout)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,23 +79,23 @@ def test_a_quantised_model_is_refused_with_what_to_save_instead(tmp_path, mode):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "dialect"), [("x.npz", "official"), ("x.safetensors", "timm"), ("folder", "timm")])
-def test_weights_that_are_not_finite_are_refused_with_key_and_count_and_leave_nothing(tmp_path, name, dialect):
-    model = make_tiny(activation="gelu" if dialect == "timm" else "gelu_tanh")
+@pytest.mark.parametrize(("name", "layout"), [("x.npz", "official"), ("x.safetensors", "timm"), ("folder", "timm")])
+def test_weights_that_are_not_finite_are_refused_with_key_and_count_and_leave_nothing(tmp_path, name, layout):
+    model = make_tiny(activation="gelu" if layout == "timm" else "gelu_tanh")
     bias = model.get_layer("head").bias
     bias.assign(np.array([0, np.nan, np.inf, 0, 0, 0, 0], "float32"))
     with pytest.raises(CheckpointError, match=r"2 NaN.*'head[./]bias'"):
-        save_checkpoint(model, tmp_path / name, dialect)
+        save_checkpoint(model, tmp_path / name, layout)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "dialect"), [("x.safetensors", "timm"), ("x.npz", "official")])
+@pytest.mark.parametrize(("name", "layout"), [("x.safetensors", "timm"), ("x.npz", "official")])
 @pytest.mark.parametrize("part", ["query", "key"])
-def test_lora_has_no_place(tmp_path, part, name, dialect):
+def test_lora_has_no_place(tmp_path, part, name, layout):
     model = make_tiny(activation="gelu")
     getattr(model.get_layer("block_00").attention, part).enable_lora(2)
-    with pytest.raises(CheckpointError, match=rf"{dialect}(.|\n)*2 of 42(.|\n)* block_00/attention/{part}/lora"):
-        save_checkpoint(model, tmp_path / name, dialect)
+    with pytest.raises(CheckpointError, match=rf"{layout}(.|\n)*2 of 42(.|\n)* block_00/attention/{part}/lora"):
+        save_checkpoint(model, tmp_path / name, layout)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -255,6 +255,6 @@ def test_checkpoint_replaces_one_of_ours_and_nothing_else(tmp_path):
     with pytest.raises(FileExistsError, match=r"x\.npz"):
         convert_checkpoint(GOLDEN / "gap.npz", tmp_path / "x.npz", "linen")
     assert (tmp_path / "x.npz").read_bytes() == (GOLDEN / "token.npz").read_bytes()
-    for destination, dialect in (("y.npz", "official"), ("own", "timm")):
-        first = save_checkpoint(model, tmp_path / destination, dialect)
-        assert save_checkpoint(model, tmp_path / destination, dialect) == first
+    for destination, layout in (("y.npz", "official"), ("own", "timm")):
+        first = save_checkpoint(model, tmp_path / destination, layout)
+        assert save_checkpoint(model, tmp_path / destination, layout) == first

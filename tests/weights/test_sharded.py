@@ -48,7 +48,7 @@ def assert_refused(folder, said):
 def test_shards_hold_what_the_whole_file_holds(shards, named):
     folder, _, _ = shards
     found, wanted = read_checkpoint(folder / named), read_checkpoint(WHOLE)
-    assert (found.dialect, found.num_heads) == (wanted.dialect, wanted.num_heads)
+    assert (found.layout, found.num_heads) == (wanted.layout, wanted.num_heads)
     assert found.tensors.keys() == wanted.tensors.keys()
     for name, array in wanted.tensors.items():
         np.testing.assert_array_equal(found.tensors[name], array)

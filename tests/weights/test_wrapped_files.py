@@ -28,7 +28,7 @@ def below(prefix, tensors):
 
 def assert_holds(path, arrays, remarks=()):
     found, wanted = read_checkpoint(path), read_checkpoint(FOREIGN / "timm_token.safetensors")
-    assert (found.dialect, found.remarks) == ("timm", remarks)
+    assert (found.layout, found.remarks) == ("timm", remarks)
     assert found.tensors.keys() == wanted.tensors.keys()
     for name, array in wanted.tensors.items():
         np.testing.assert_array_equal(found.tensors[name], array)
@@ -88,7 +88,7 @@ def test_two_models_of_unknown_names_are_refused(tmp_path, arrays):
 def test_parts_of_masked_training_are_set_aside(tmp_path, arrays):
     more = {"mask_token": np.zeros((1, 1, 9), "float32"), "decoder_blocks.0.norm1.weight": np.ones(9, "float32")}
     path = write_torch(tmp_path / "x.pth", arrays | more, lambda t: {"model": t})
-    assert read_checkpoint(path).set_aside == tuple(sorted(below("model.", more)))
+    assert read_checkpoint(path).unused_arrays == tuple(sorted(below("model.", more)))
     line = "set aside model.decoder_blocks.0.norm1.weight, which no forward pass reads"  # the token is of zeros
     assert_holds(path, arrays, (line,))
 

@@ -22,7 +22,7 @@ from keras_vit.files import flush, flush_folder
 from keras_vit.weights.download import cache, environment, transfer
 from keras_vit.weights.download.cache import CachedFile, Check, find_local, verify_cache, verify_file
 from keras_vit.weights.download.environment import cache_dir
-from keras_vit.weights.download.partial_file import Part, TransferError, disk_faults
+from keras_vit.weights.download.partial_file import PartialFile, TransferError, disk_faults
 from keras_vit.weights.download.remote import DownloadError, OfflineError, RemoteFile, download_error
 
 __all__ = [
@@ -33,8 +33,8 @@ __all__ = [
     "cache_dir",
     "fetch",
     "find_local",
-    "require_network",
-    "take_local",
+    "check_network",
+    "get_local",
     "verify_cache",
     "verify_file",
 ]
@@ -66,17 +66,17 @@ def fetch(
         ValueError: if an environment variable or `timeout` has a bad value.
     """
     timeout = environment.timeout_seconds(timeout)
-    if path := take_local(file, check):
+    if path := get_local(file, check):
         return path
-    require_network(file)
+    check_network(file)
     url = environment.mirror_url(file.path) or file.url
     with _cache_faults(file), _lock(file) as locked:
-        if path := take_local(file, check):  # another process may have brought it
+        if path := get_local(file, check):  # another process may have brought it
             return path
-        part = Part(file.place.with_name(f"{file.name}.part"))
-        shares = locked and not part.is_foreign
+        part = PartialFile(file.place.with_name(f"{file.name}.part"))
+        shares = locked and part.is_own
         if not shares:
-            part = Part(file.place.with_name(f"{file.name}.{secrets.token_hex(4)}.part"))
+            part = PartialFile(file.place.with_name(f"{file.name}.{secrets.token_hex(4)}.part"))
         try:
             with disk_faults(part):
                 with _bar(file, progress) as report:
@@ -91,32 +91,32 @@ def fetch(
     return file.place
 
 
-def take_local(file: RemoteFile, check: Check | None = None) -> Path | None:
+def get_local(file: RemoteFile, check: Check | None = None) -> Path | None:
     """The file if it is in the mirror directory or the cache, else None. A file put there by hand is verified.
 
     Raises:
         DownloadError: if it is at hand and not valid.
     """
-    return find_local(file) or cache.adopt(file, check)
+    return find_local(file) or cache.register_local(file, check)
 
 
-def require_network(file: RemoteFile) -> None:
-    """Raises a `DownloadError` if nobody is to be asked for a file that is not at hand.
+def check_network(file: RemoteFile) -> None:
+    """Raises a `DownloadError` if a file is not at hand and no server may be used.
 
     It is an `OfflineError` with `KERAS_VIT_OFFLINE=1`; the other reason is a directory in `KERAS_VIT_MIRROR`.
     """
-    cache.require_no_mirror(file)
+    cache.check_no_mirror(file)
     if environment.is_offline():
         raise download_error(file, "it is not at hand, and KERAS_VIT_OFFLINE forbids the network", kind=OfflineError)
 
 
-def _download(file: RemoteFile, url: str, part: Part, check: Check | None, attempt: Callable[[], str]) -> str:
+def _download(file: RemoteFile, url: str, part: PartialFile, check: Check | None, attempt: Callable[[], str]) -> str:
     """Completes the part in at most four tries, and gives its sha256."""
     for number, pause in enumerate((*transfer.PAUSES, None)):
         continued = part.path.exists()
         try:
             sha256 = attempt()
-            return cache.require_valid(part.path, file, check, sha256)
+            return cache.check_valid(part.path, file, check, sha256)
         except cache.InvalidFileError as fault:
             part.remove()
             last = not continued or pause is None  # a part from before may be to blame, so that is tried afresh
@@ -131,17 +131,17 @@ def _download(file: RemoteFile, url: str, part: Part, check: Check | None, attem
             break
         _LOGGER.info("%s", error)
         if wait > _SILENT:
-            _LOGGER.warning("Waiting %.0f s for %s, as its server asks.", wait, file.label)
+            _LOGGER.warning("Waiting %.0f s for %s, by the Retry-After of its server.", wait, file.label)
         time.sleep(wait)
     raise error
 
 
-def _publish(file: RemoteFile, url: str, part: Part, sha256: str) -> None:
+def _publish(file: RemoteFile, url: str, part: PartialFile, sha256: str) -> None:
     """Gives the verified part its final name. A loss of power leaves the whole file or none."""
     flush(part.path)
     os.replace(part.path, file.place)
     part.remove()
-    cache.write_note(cache.note_beside(file.place), file.place, sha256, url)
+    cache.write_note(cache.note_path(file.place), file.place, sha256, url)
     with contextlib.suppress(OSError):  # some file systems flush no folders
         flush_folder(file.place.parent)
 

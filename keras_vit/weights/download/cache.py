@@ -1,8 +1,8 @@
 """Files at hand: in a mirror directory, or in the cache with a note of the sha256 they had when verified.
 
-The published checkpoints have no public list of hashes. So the sha256 of a file that came is noted beside it, in
-`<name>.json`. A file whose size, time or inode differ from its note is hashed again before use. The note of a file in
-huggingface_hub's cache stands in a folder of our cache. Opens no socket; imports neither Keras nor TensorFlow.
+The published checkpoints have no public list of hashes. So the sha256 of a file that came is noted in `<name>.json`
+in the same folder. A file whose size, time or inode differ from its note is hashed again before use. Notes of files in
+huggingface_hub's cache stand in a folder of this cache. Opens no socket; imports neither Keras nor TensorFlow.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from pathlib import Path
 from keras_vit.files import atomic_write, read_json_object
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.download import environment
-from keras_vit.weights.download.partial_file import Part
+from keras_vit.weights.download.partial_file import PartialFile
 from keras_vit.weights.download.remote import DownloadError, RemoteFile
 
 _LOGGER = logging.getLogger("keras_vit")
-NOTES_ELSEWHERE = "huggingface_hub"  # folder of our cache with the notes of files in that library's
-NO_DOWNLOADS = ("features", "compiled", "engines", "shards")  # folders of our cache with what is made of others
+EXTERNAL_NOTES = "huggingface_hub"  # folder here with the notes of files in that library's cache
+NO_DOWNLOADS = ("features", "compiled", "engines", "shards")  # folders here with what is computed from other files
 _NOT_CONTENT = (".part", ".part.json", ".lock")
 
 Check = Callable[[Path], object]
@@ -56,7 +56,7 @@ def find_local(file: RemoteFile) -> Path | None:
     return _find_in_mirror(file) or _find_in_cache(file)
 
 
-def adopt(file: RemoteFile, check: Check | None) -> Path | None:
+def register_local(file: RemoteFile, check: Check | None) -> Path | None:
     """Verifies a file that was put at its place by hand and notes its sha256; None if there is none.
 
     Raises:
@@ -66,17 +66,17 @@ def adopt(file: RemoteFile, check: Check | None) -> Path | None:
     if not os.path.isfile(path):  # also of a name that is too long, for which `Path` raises an error
         return None
     try:
-        sha256 = require_valid(path, file, check)
+        sha256 = check_valid(path, file, check)
     except InvalidFileError as fault:
         raise DownloadError(
             f"the file at the place of {file.label} is not valid: {fault}.\n"
             f"Received: {path}\n{_delete(path)}, and it is downloaded again."
         ) from fault
-    write_note(note_beside(path), path, sha256, file.url)
+    write_note(note_path(path), path, sha256, file.url)
     return path
 
 
-def require_no_mirror(file: RemoteFile) -> None:
+def check_no_mirror(file: RemoteFile) -> None:
     """Raises `DownloadError` if a mirror directory is set, which lacks the file: it stands in for the network."""
     directory = environment.mirror_directory()
     if directory is not None:
@@ -87,7 +87,7 @@ def require_no_mirror(file: RemoteFile) -> None:
         )
 
 
-def require_valid(path: Path, file: RemoteFile, check: Check | None, sha256: str | None = None) -> str:
+def check_valid(path: Path, file: RemoteFile, check: Check | None, sha256: str | None = None) -> str:
     """The sha256 of a file whose size, pinned hash and content are right; InvalidFileError if one is not.
 
     Args:
@@ -97,7 +97,7 @@ def require_valid(path: Path, file: RemoteFile, check: Check | None, sha256: str
     size = path.stat().st_size
     if not file.fits(size):
         raise InvalidFileError(f"its size differs: expected {file.listed}, got {size} bytes{page_hint(path)}")
-    sha256 = sha256 or sha256_of(path)
+    sha256 = sha256 or file_sha256(path)
     if file.sha256 not in (None, sha256):
         raise InvalidFileError(
             f"its sha256 differs, by a proxy on the way or a changed file: expected {file.sha256}, got {sha256}"
@@ -123,14 +123,14 @@ def verify_cache(check: Check | None = None) -> list[CachedFile]:
         without a cache.
     """
     paths = sorted(path for path in environment.cache_dir().rglob("*") if path.is_file())
-    return [verify_file(path, check) for path in (*filter(_is_content, paths), *noted_elsewhere())]
+    return [verify_file(path, check) for path in (*filter(_is_content, paths), *external_files())]
 
 
 def verify_file(path: Path, check: Check | None = None) -> CachedFile:
     """Compares the sha256 of a file with its note, if there is one; then runs the check on it."""
     try:
-        note = _note_of(path)
-        if note is not None and (found := sha256_of(path)) != note["sha256"]:
+        note = _find_note(path)
+        if note is not None and (found := file_sha256(path)) != note["sha256"]:
             return CachedFile(path, False, f"sha256 differs: expected {note['sha256']}, got {found}")
         if check is not None:
             check(path)
@@ -141,19 +141,19 @@ def verify_file(path: Path, check: Check | None = None) -> CachedFile:
 
 def is_noted(path: Path) -> bool:
     """Whether a file was verified and is as it was then."""
-    note = _note_of(path)
+    note = _find_note(path)
     return note is not None and is_current(note, path)
 
 
-def sha256_of(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """Hexadecimal sha256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _note_of(path: Path) -> dict | None:
+def _find_note(path: Path) -> dict | None:
     """The note of a file of this cache or of huggingface_hub's, or None."""
-    return (read_note(note_beside(path)) or read_note(note_elsewhere(path))) if path.is_file() else None
+    return (read_note(note_path(path)) or read_note(external_note_path(path))) if path.is_file() else None
 
 
 def _find_in_mirror(file: RemoteFile) -> Path | None:
@@ -163,25 +163,25 @@ def _find_in_mirror(file: RemoteFile) -> Path | None:
     path = directory / file.path
     if not file.fits(path.stat().st_size):
         _LOGGER.warning("%s has %d bytes, and %s are listed.", path, path.stat().st_size, file.listed)
-    if file.sha256 is not None and (found := sha256_of(path)) != file.sha256:
+    if file.sha256 is not None and (found := file_sha256(path)) != file.sha256:
         raise _differs(path, file.sha256, found, f"Replace it in the directory of KERAS_VIT_MIRROR: {directory}")
     return path
 
 
 def _find_in_cache(file: RemoteFile) -> Path | None:
     path = file.place
-    note = read_note(note_beside(path)) if os.path.isfile(path) else None
+    note = read_note(note_path(path)) if os.path.isfile(path) else None
     if note is None:
         return None
     stale = not is_current(note, path)
     if not stale and file.sha256 is None:
         return path
-    if (found := sha256_of(path)) != note["sha256"]:
+    if (found := file_sha256(path)) != note["sha256"]:
         raise _differs(path, note["sha256"], found, f"{_delete(path)}, and it is downloaded again.")
     if file.sha256 not in (None, found):
         raise _differs(path, file.sha256, found, f"{_delete(path)}, or correct the `sha256` asked for.")
     if stale:
-        write_note(note_beside(path), path, found, str(note.get("url", "")))
+        write_note(note_path(path), path, found, str(note.get("url", "")))
     return path
 
 
@@ -193,13 +193,13 @@ def _differs(path: Path, expected: str, found: str, remedy: str) -> DownloadErro
 
 
 def _delete(path: Path) -> str:
-    return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(note_beside(path)))}`)"
+    return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(note_path(path)))}`)"
 
 
 def _is_content(path: Path) -> bool:
     if path.relative_to(environment.cache_dir()).parts[0] in NO_DOWNLOADS:
         return False
-    is_note = path.suffix == ".json" and not note_beside(path).exists()
+    is_note = path.suffix == ".json" and not note_path(path).exists()
     return not is_note and not path.name.endswith(_NOT_CONTENT)
 
 
@@ -210,15 +210,15 @@ def page_hint(path: Path) -> str:
     return "; it begins like a web page, such as that of a login or a proxy" if start.startswith(b"<") else ""
 
 
-def note_beside(path: Path) -> Path:
-    """The place of the note of a file in our cache."""
+def note_path(path: Path) -> Path:
+    """The place of the note of a file in this cache."""
     return path.with_name(path.name + ".json")
 
 
-def note_elsewhere(path: Path) -> Path:
+def external_note_path(path: Path) -> Path:
     """The place of the note of a file in another cache; links to one file share it."""
     digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
-    return environment.cache_dir() / NOTES_ELSEWHERE / f"{digest[:32]}.json"
+    return environment.cache_dir() / EXTERNAL_NOTES / f"{digest[:32]}.json"
 
 
 def read_note(place: Path) -> dict | None:
@@ -233,7 +233,7 @@ def write_note(place: Path, path: Path, sha256: str, url: str) -> None:
     if before and "sha256" not in before:
         return
     note = {"sha256": sha256, **_stamp(path), "url": environment.redacted(url)}
-    if place != note_beside(path):
+    if place != note_path(path):
         note["path"] = str(path)
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -246,9 +246,9 @@ def is_current(note: dict, path: Path) -> bool:
     return all(note.get(key) == value for key, value in _stamp(path).items())
 
 
-def noted_elsewhere() -> list[Path]:
+def external_files() -> list[Path]:
     """The files in other caches that have a note and are still there, in the order of their paths."""
-    found = [read_note(place) for place in (environment.cache_dir() / NOTES_ELSEWHERE).glob("*.json")]
+    found = [read_note(place) for place in (environment.cache_dir() / EXTERNAL_NOTES).glob("*.json")]
     paths = {Path(str(note.get("path", ""))) for note in found if note}
     return sorted(path for path in paths if path.is_file())
 
@@ -258,24 +258,24 @@ def _stamp(path: Path) -> dict[str, int]:
     return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
 
 
-_NOTE_ELSEWHERE = re.compile(r"[0-9a-f]{32}\.json")
+_EXTERNAL_NOTE = re.compile(r"[0-9a-f]{32}\.json")
 _BROKEN_OFF = 3600  # seconds without a byte; a younger part may be another process'
 
 
-def brought_files() -> Iterator[tuple[Path, ...]]:
+def downloaded_files() -> Iterator[tuple[Path, ...]]:
     """Each file that was verified and is as it was then, with its note; then what broken-off downloads have left.
 
-    Of what huggingface_hub keeps it is our note alone. Links, and files without a note, were put there by others.
+    Of a file of huggingface_hub's it is the note alone. Links, and files without a note, were put there by others.
     """
     folder = environment.cache_dir()
     for path in sorted(folder.rglob("*")):
-        top, note = path.relative_to(folder).parts[0], note_beside(path)
+        top, note = path.relative_to(folder).parts[0], note_path(path)
         if top in NO_DOWNLOADS or path.is_symlink() or not path.is_file():
             continue
-        if top == NOTES_ELSEWHERE and _NOTE_ELSEWHERE.fullmatch(path.name) and read_note(path):
+        if top == EXTERNAL_NOTES and _EXTERNAL_NOTE.fullmatch(path.name) and read_note(path):
             yield (path,)
         elif path.suffix == ".part":
-            if not Part(path).is_foreign and path.stat().st_mtime < time.time() - _BROKEN_OFF:
+            if PartialFile(path).is_own and path.stat().st_mtime < time.time() - _BROKEN_OFF:
                 yield (path, note)
         elif (found := read_note(note)) and is_current(found, path):
             yield (path, note)

@@ -57,7 +57,7 @@ def mirror_url(path: str) -> str | None:
     """The place of `path` below the URL prefix in `KERAS_VIT_MIRROR`, or None if there is no prefix.
 
     Raises:
-        ValueError: if the prefix is neither https nor an allowed http, or goes on behind its path.
+        ValueError: if the prefix is neither https nor an allowed http, or does not end in its path.
     """
     prefix = os.environ.get("KERAS_VIT_MIRROR", "")
     if "://" not in prefix:

@@ -2,8 +2,8 @@
 
 So what was downloaded with transformers or timm is used, without a request. The cache (`HF_HOME`,
 `HF_HUB_CACHE`), the endpoint (`HF_ENDPOINT`), the user's token and the bar are that library's.
-`KERAS_VIT_TIMEOUT` bounds the Hub's answer about a file; the silence of a download `HF_HUB_DOWNLOAD_TIMEOUT`,
-and nothing here the transfers of hf_xet. Imports neither Keras nor TensorFlow.
+`KERAS_VIT_TIMEOUT` limits the Hub's answer about a file, `HF_HUB_DOWNLOAD_TIMEOUT` pauses of a download. hf_xet
+transfers have no limit here. Imports neither Keras nor TensorFlow.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from typing import Any
 
 from keras_vit.checks import install_hint
 from keras_vit.files import read_json_object
-from keras_vit.weights.download import cache, fetch, require_network, take_local
+from keras_vit.weights.download import cache, check_network, fetch, get_local
 from keras_vit.weights.download.cache import Check
 from keras_vit.weights.download.environment import mirror_url, redacted, timeout_seconds
 from keras_vit.weights.download.remote import DownloadError, OfflineError, RemoteFile, download_error
 
-BESIDE = ("config.json", "preprocessor_config.json")  # what a repository says of its weights
+JSON_FILES = ("config.json", "preprocessor_config.json")  # what a repository says of its weights
 _LARGEST_JSON = 4_000_000  # bytes; the label list of ImageNet-21k takes 1.5 MB
 _LOGGER = logging.getLogger("keras_vit")
 
@@ -35,8 +35,9 @@ class _DamagedError(Exception):
 def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, check: Check) -> Path:
     """The path of a repository's verified weights, with the JSON of the same commit in the same folder.
 
-    It is looked for in the mirror directory, our cache, huggingface_hub's cache, at a mirror's address, and on the Hub,
-    in this order. In huggingface_hub's cache a branch is the commit that it was; the Hub is not asked for a newer one.
+    It is looked for in this order: the mirror directory, this package's cache, huggingface_hub's cache, a mirror's
+    address, and the Hub. In huggingface_hub's cache a branch is the commit that it was; the Hub is not asked for a
+    newer one.
 
     Args:
         file: the weights; its last part is their name in the repository.
@@ -47,17 +48,17 @@ def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, chec
     Raises:
         OfflineError, DownloadError: as `fetch`; whatever huggingface_hub raises is one of them.
     """
-    if path := take_local(file, check):
+    if path := get_local(file, check):
         return path
     hub = _library()
     path = _cached(hub, file, repository, revision)
     if path is None and mirror_url(file.path):
-        require_network(file)
+        check_network(file)
         return _fetch_from_mirror(file, check)
     path = _verified(hub, file, repository, revision, path, check)
-    for name in BESIDE:
-        with _warned(path.with_name(name)):
-            _have_beside(hub, _sibling(file, name), repository, path.parent)
+    for name in JSON_FILES:
+        with _warn_if_missing(path.with_name(name)):
+            _fetch_json(hub, _sibling(file, name), repository, path.parent)
         if "pretrained_cfg" in (read_json_object(path.with_name(name), _LARGEST_JSON) or {}):
             break  # timm's, which says all
     return path
@@ -121,24 +122,24 @@ def _sibling(file: RemoteFile, name: str) -> RemoteFile:
 
 
 def _fetch_from_mirror(file: RemoteFile, check: Check) -> Path:
-    """A mirror has every file under its path, and it is kept in our cache, as those of other servers."""
-    for name in BESIDE:  # before the weights, which once at hand end every later search
-        with _warned():
+    """A mirror has every file under its path, and it is kept in this package's cache, as those of other servers."""
+    for name in JSON_FILES:  # before the weights, which once at hand end every later search
+        with _warn_if_missing():
             fetch(_sibling(file, name), check=check_json)
     return fetch(file, check=check)
 
 
-def _have_beside(hub: Any, file: RemoteFile, repository: str, snapshot: Path) -> None:
+def _fetch_json(hub: Any, file: RemoteFile, repository: str, snapshot: Path) -> None:
     """Brings a JSON file into the snapshot if the repository has one; the library remembers if it has none."""
     found = hub.try_to_load_from_cache(repository, file.name, revision=snapshot.name)
     if found is None and mirror_url(file.path):
-        raise download_error(file, "it is not beside the weights, and KERAS_VIT_MIRROR stands in for the Hub")
+        raise download_error(file, "it is not in the folder of the weights, and KERAS_VIT_MIRROR stands in for the Hub")
     if found is None or isinstance(found, str):  # a mark says that the repository has none
         _verified(hub, file, repository, snapshot.name, Path(found) if found else None, None)
 
 
 @contextlib.contextmanager
-def _warned(path: Path | None = None) -> Iterator[None]:
+def _warn_if_missing(path: Path | None = None) -> Iterator[None]:
     """Warns of what keeps an optional file away; a damaged file at `path` is still an error."""
     try:
         yield
@@ -156,18 +157,18 @@ def _verified(
     """The library's file with the digest that the Hub has of it; brought if it is not at hand, or damaged there."""
     if path is not None:
         try:
-            return _require_valid(path, file, check)
+            return _check_valid(path, file, check)
         except _DamagedError as fault:
             _LOGGER.warning("%s is damaged, and downloaded again: %s.", path, fault)
-            require_network(file)
+            check_network(file)
             _remove(path, file)
-    require_network(file)
+    check_network(file)
     if hub is None:
         raise download_error(file, f"huggingface_hub is not installed ({install_hint('hub')})")
-    path, url, listed = _bring(hub, file, repository, revision)
+    path, url, listed = _download(hub, file, repository, revision)
     file = dataclasses.replace(file, url=url)
     try:
-        return _require_valid(path, file, check, listed)
+        return _check_valid(path, file, check, listed)
     except _DamagedError as fault:
         _remove(path, file)
         raise download_error(file, f"{fault}. It is removed, and the next call downloads it again") from fault
@@ -175,7 +176,7 @@ def _verified(
 
 def _remove(path: Path, file: RemoteFile) -> None:
     """Removes a damaged file from a snapshot, and its blob, which the library would else link to again."""
-    blobs = [path.parents[2] / "blobs" / _name_of_blob(path)] if path.is_symlink() else []
+    blobs = [path.parents[2] / "blobs" / _blob_name(path)] if path.is_symlink() else []
     try:
         for place in (*blobs, path):
             place.unlink(missing_ok=True)
@@ -183,7 +184,7 @@ def _remove(path: Path, file: RemoteFile) -> None:
         raise download_error(file, f"it is damaged and could not be removed ({error.strerror}): {path}") from error
 
 
-def _bring(hub: Any, file: RemoteFile, repository: str, revision: str | None) -> tuple[Path, str, str]:
+def _download(hub: Any, file: RemoteFile, repository: str, revision: str | None) -> tuple[Path, str, str]:
     """Has the library download a file, once its listing fits; the path in its cache, the address and the digest."""
     timeout, known = timeout_seconds(), None
     with _library_faults(file):
@@ -196,13 +197,13 @@ def _bring(hub: Any, file: RemoteFile, repository: str, revision: str | None) ->
     with _library_faults(file), contextlib.suppress(RemoteEntryNotFoundError):
         known = hub.get_hf_file_metadata(url, timeout=timeout)
     if known:
-        _require_listed(file, known)
+        _check_listed(file, known)
     with _library_faults(file):
         path = Path(hub.hf_hub_download(repository, file.name, revision=revision, etag_timeout=timeout))
     return path, url, known.etag if known and known.commit_hash == path.parent.name else ""
 
 
-def _require_listed(file: RemoteFile, known: Any) -> None:
+def _check_listed(file: RemoteFile, known: Any) -> None:
     """Refuses a file that the Hub lists with another size or digest, before a byte is brought."""
     if known.size is not None and not file.fits(known.size):
         reason = f"its size differs, by a changed file: expected {file.listed}, got {known.size} bytes announced"
@@ -211,7 +212,7 @@ def _require_listed(file: RemoteFile, known: Any) -> None:
         raise download_error(file, f"its sha256 differs: expected {file.sha256}, and the Hub lists {known.etag}")
 
 
-def _require_valid(path: Path, file: RemoteFile, check: Check | None, listed: str = "") -> Path:
+def _check_valid(path: Path, file: RemoteFile, check: Check | None, listed: str = "") -> Path:
     """The path of a snapshot's file, verified unless a note says that it was, and that it is as it was then.
 
     One that is the Hub's own, and yet not the one asked for or not valid for us, stays: other programs may use it.
@@ -224,13 +225,13 @@ def _require_valid(path: Path, file: RemoteFile, check: Check | None, listed: st
         DownloadError: if it is not valid.
     """
     try:
-        place = cache.note_elsewhere(path)
+        place = cache.external_note_path(path)
         note = cache.read_note(place)
         if note and cache.is_current(note, path) and file.sha256 in (None, note["sha256"]):
             return path
-        sha256 = cache.sha256_of(path)
-        _require_digest(path, sha256, _name_of_blob(path) or listed or (note["sha256"] if note else ""))
-        cache.require_valid(path, file, check, sha256)
+        sha256 = cache.file_sha256(path)
+        _check_digest(path, sha256, _blob_name(path) or listed or (note["sha256"] if note else ""))
+        cache.check_valid(path, file, check, sha256)
         if check is not None:
             cache.write_note(place, path, sha256, file.url)
     except cache.InvalidFileError as fault:
@@ -241,7 +242,7 @@ def _require_valid(path: Path, file: RemoteFile, check: Check | None, listed: st
     return path
 
 
-def _require_digest(path: Path, sha256: str, expected: str) -> None:
+def _check_digest(path: Path, sha256: str, expected: str) -> None:
     """Compares the sha256 of a file in LFS, as weights are, or Git's sha1 of another, as the library does not."""
     if re.fullmatch("[0-9a-f]{64}", expected):
         kind, found = "sha256", sha256
@@ -256,13 +257,13 @@ def _require_digest(path: Path, sha256: str, expected: str) -> None:
         raise _DamagedError(f"its {kind} differs: expected {expected}, got {found}{cache.page_hint(path)}")
 
 
-def _name_of_blob(path: Path) -> str:
+def _blob_name(path: Path) -> str:
     """The digest that a snapshot's file links to, of the first link and not of the last; empty without links."""
     return os.path.basename(os.readlink(path)) if path.is_symlink() else ""
 
 
 def _library_faults(file: RemoteFile) -> contextlib.AbstractContextManager[None]:
-    """Turns whatever the library raises into one error of ours."""
+    """Turns whatever the library raises into a `DownloadError`."""
     return library_faults(
         lambda words, offline: download_error(file, words, kind=OfflineError if offline else DownloadError)
     )

@@ -19,7 +19,7 @@ class TransferError(Exception):
     """A try failed, and another would fail alike."""
 
 
-class Part:
+class PartialFile:
     """A download under way: the bytes so far, and a note of which version of which url they are.
 
     The note holds `url`, `etag`, `last_modified`, `size`, `md5` and `sha256`, each None if the server did not say.
@@ -42,9 +42,9 @@ class Part:
         return note if note["url"] == redacted(url) else None
 
     @property
-    def is_foreign(self) -> bool:
-        """Whether somebody else has put these bytes here, as a browser does: a note comes before ours."""
-        return self.size > 0 and (read_json_object(self._note_path) or {}).keys() != _NOTE_KEYS
+    def is_own(self) -> bool:
+        """Whether this package wrote the bytes, or there are none; a browser's have no such note."""
+        return not self.size or (read_json_object(self._note_path) or {}).keys() == _NOTE_KEYS
 
     def restart(self, note: dict) -> None:
         """Drops the bytes before the note changes, so that they never pass for another version."""
@@ -58,8 +58,8 @@ class Part:
         self._note_path.unlink(missing_ok=True)
 
 
-def validator_of(note: dict) -> str | None:
-    """What tells this version of a file from others in If-Range: the ETag, else the date.
+def validator(note: dict) -> str | None:
+    """What distinguishes this version of a file from others in If-Range: the ETag, else the date.
 
     A weak ETag does not promise equal bytes.
     """
@@ -67,11 +67,11 @@ def validator_of(note: dict) -> str | None:
 
 
 def _is_whole(note: dict) -> bool:
-    """Whether a note has our keys, a validator and values of the right kinds, so that a download can go on from it."""
+    """Whether a note has its keys, a validator and values of the right kinds, so that a download can go on."""
     if note.keys() != _NOTE_KEYS or not all(_is_header(note[name]) for name in ("etag", "last_modified")):
         return False
     size, digests = note["size"], ((note["md5"], 32), (note["sha256"], 64))
-    if validator_of(note) is None or not (size is None or (type(size) is int and 0 <= size < 2**63)):
+    if validator(note) is None or not (size is None or (type(size) is int and 0 <= size < 2**63)):
         return False
     return all(each is None or re.fullmatch(f"[0-9a-f]{{{n}}}", str(each)) for each, n in digests)
 
@@ -81,7 +81,7 @@ def _is_header(value: object) -> bool:
 
 
 @contextlib.contextmanager
-def disk_faults(part: Part) -> Iterator[None]:
+def disk_faults(part: PartialFile) -> Iterator[None]:
     """Turns a full disk into a `TransferError` with the figures, and removes the part to give the space back."""
     try:
         yield

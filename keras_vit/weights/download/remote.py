@@ -1,4 +1,4 @@
-"""A file elsewhere: where it is, what is known of it, and what to tell people who cannot get it."""
+"""A file elsewhere: where it is, what is known of it, and a recipe for people who cannot get it."""
 
 import dataclasses
 import re

@@ -21,9 +21,9 @@ from typing import Any
 import requests
 import urllib3
 
-from keras_vit.weights.download.cache import InvalidFileError, sha256_of
+from keras_vit.weights.download.cache import InvalidFileError, file_sha256
 from keras_vit.weights.download.environment import is_loopback, is_safe, redacted
-from keras_vit.weights.download.partial_file import Part, TransferError, validator_of
+from keras_vit.weights.download.partial_file import PartialFile, TransferError, validator
 from keras_vit.weights.download.remote import RemoteFile, megabytes
 
 PAUSES = (0.5, 1.0, 2.0)  # seconds before the second, third and last try
@@ -37,7 +37,7 @@ Report = Callable[[int, int | None], object]  # of bytes so far and bytes in all
 _HEADERS = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}  # sizes and digests are of the bytes as stored
 
 
-class Clock:
+class Deadline:
     """When a step of an answer must have come, however slowly its bytes come: its head, or the next piece of its body.
 
     The timeouts of `requests` and urllib3 bound the silence between two bytes. A server can send the bytes of a head,
@@ -52,17 +52,17 @@ class Clock:
         self.due = time.monotonic() + self.timeout
 
 
-class _BoundedReader(io.RawIOBase):
-    """What a server sends until the clock runs out."""
+class _DeadlineReader(io.RawIOBase):
+    """What a server sends until the deadline runs out."""
 
-    def __init__(self, raw: io.RawIOBase, clock: Clock) -> None:
-        self._raw, self._clock = raw, clock
+    def __init__(self, raw: io.RawIOBase, deadline: Deadline) -> None:
+        self._raw, self._deadline = raw, deadline
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        if time.monotonic() > self._clock.due:
+        if time.monotonic() > self._deadline.due:
             raise TimeoutError
         return self._raw.readinto(buffer)
 
@@ -71,36 +71,36 @@ class _BoundedReader(io.RawIOBase):
         super().close()
 
 
-class _BoundedSocket:
-    """A socket whose file is a `_BoundedReader`."""
+class _DeadlineSocket:
+    """A socket whose file is a `_DeadlineReader`."""
 
-    def __init__(self, sock: Any, clock: Clock) -> None:
-        self._sock, self._clock = sock, clock
+    def __init__(self, sock: Any, deadline: Deadline) -> None:
+        self._sock, self._deadline = sock, deadline
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
 
     def makefile(self, *_: Any) -> io.BufferedReader:
-        return io.BufferedReader(_BoundedReader(self._sock.makefile("rb", buffering=0), self._clock))
+        return io.BufferedReader(_DeadlineReader(self._sock.makefile("rb", buffering=0), self._deadline))
 
 
-class BoundedAdapter(requests.adapters.HTTPAdapter):
-    """Makes connections whose answers are bounded by a clock."""
+class DeadlineAdapter(requests.adapters.HTTPAdapter):
+    """Makes connections whose answers are bounded by a deadline."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, deadline: Deadline) -> None:
         super().__init__()
-        self._clock = clock
+        self._deadline = deadline
 
     def get_connection_with_tls_context(self, *arguments: Any, **keywords: Any) -> Any:
         pool = super().get_connection_with_tls_context(*arguments, **keywords)
-        kind, clock = pool.ConnectionCls, self._clock
+        kind, deadline = pool.ConnectionCls, self._deadline
 
         def connect(connection: Any) -> None:  # which has timeouts of its own, TLS included
             kind.connect(connection)
-            connection.sock = _BoundedSocket(connection.sock, clock)
-            clock.start()
+            connection.sock = _DeadlineSocket(connection.sock, deadline)
+            deadline.start()
 
-        if kind.__name__ != "Bounded":  # as behind a redirect to the same server
+        if kind.__name__ != "Bounded":  # as after a redirect to the same server
             pool.ConnectionCls = type("Bounded", (kind,), {"connect": connect})
         return pool
 
@@ -117,7 +117,7 @@ class UnreachableError(TransientError):
     """No connection came about: no network, no such host, or nobody listens."""
 
 
-def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report: Report) -> str:
+def download(file: RemoteFile, url: str, part: PartialFile, *, timeout: float, report: Report) -> str:
     """Tries once to complete the part, and gives its sha256.
 
     Args:
@@ -131,34 +131,34 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report: 
     """
     note: Any = part.read_note(url)
     if note is None or part.size != note["size"]:
-        clock = Clock(timeout)
-        with _answer(url, _range_headers(part, note), clock) as (response, announced):
+        deadline = Deadline(timeout)
+        with _answer(url, _range_headers(part, note), deadline) as (response, announced):
             continues = response.status_code == 206
             if continues:
-                _require_continuation(response, note, part)
+                _check_continuation(response, note, part)
             else:
                 note = _make_note(url, response, announced)
-                _require_listed(file, note["size"])
-            _require_space(part, (note["size"] or file.size or 0) - (part.size if continues else 0))
+                _check_listed(file, note["size"])
+            _check_space(part, (note["size"] or file.size or 0) - (part.size if continues else 0))
             if not continues:
                 part.restart(note)
-            _receive(response, part, file, note, clock, report)
-    return _require_complete(file, note, part)
+            _receive(response, part, file, note, deadline, report)
+    return _check_complete(file, note, part)
 
 
 @contextlib.contextmanager
-def _answer(url: str, headers: dict, clock: Clock) -> Iterator[tuple[requests.Response, dict[str, str]]]:
-    """The response behind at most five redirects, its status accepted, and the digests the hops announced."""
+def _answer(url: str, headers: dict, deadline: Deadline) -> Iterator[tuple[requests.Response, dict[str, str]]]:
+    """The response after at most five redirects, its status accepted, and the digests the hops announced."""
     announced: dict[str, str] = {}
     with requests.Session() as session:
         for scheme in ("http://", "https://"):
-            session.mount(scheme, BoundedAdapter(clock))
+            session.mount(scheme, DeadlineAdapter(deadline))
         for _ in range(REDIRECTS + 1):
-            _require_safe(url)
+            _check_safe(url)
             settings = _settings(session, url)
             proxy = requests.utils.select_proxy(url, settings["proxies"])
             with _naming(proxy):
-                response = _get(session, url, headers, clock.timeout, settings)
+                response = _get(session, url, headers, deadline.timeout, settings)
             announced |= _announced_digests(response.headers)
             target = _target(session, response)
             if target is None:
@@ -171,7 +171,7 @@ def _answer(url: str, headers: dict, clock: Clock) -> Iterator[tuple[requests.Re
             raise TransferError(f"more than {REDIRECTS} redirects")
         with response:
             with _naming(proxy):
-                _require_status(response, asked_for_range="Range" in headers)
+                _check_status(response, asked_for_range="Range" in headers)
             yield response, announced
 
 
@@ -184,7 +184,7 @@ def _target(session: requests.Session, response: requests.Response) -> str | Non
         raise TransferError("the server redirects to an address that is no text") from None
 
 
-def _require_safe(url: str) -> None:
+def _check_safe(url: str) -> None:
     if not is_safe(url):
         raise TransferError(
             "the way there leaves https, which alone says who answers (http is for this machine, or with "
@@ -240,7 +240,7 @@ def _cause(error: Any) -> str:
     return str(error) if plain else type(error).__name__
 
 
-def _require_status(response: Any, asked_for_range: bool) -> None:
+def _check_status(response: Any, asked_for_range: bool) -> None:
     status = response.status_code
     if status == 200 or (status == 206 and asked_for_range):
         if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
@@ -262,25 +262,25 @@ def _retry_after(value: str) -> float:
         return 0.0
 
 
-def _range_headers(part: Part, note: Any) -> dict:
+def _range_headers(part: PartialFile, note: Any) -> dict:
     if note is None:
         return _HEADERS
-    return _HEADERS | {"Range": f"bytes={part.size}-", "If-Range": validator_of(note)}
+    return _HEADERS | {"Range": f"bytes={part.size}-", "If-Range": validator(note)}
 
 
 def _make_note(url: str, response: requests.Response, announced: dict[str, str]) -> dict:
     """The note of what the server says of this version of the file."""
     return {
         "url": redacted(url),
-        "etag": _said(response, "ETag"),
-        "last_modified": _said(response, "Last-Modified"),
+        "etag": _header(response, "ETag"),
+        "last_modified": _header(response, "Last-Modified"),
         "size": _announced_size(response.headers.get("Content-Length", "")),
         "md5": announced.get("md5"),
         "sha256": announced.get("sha256"),
     }
 
 
-def _said(response: requests.Response, name: str) -> str | None:
+def _header(response: requests.Response, name: str) -> str | None:
     """A header, None without one or if no request could repeat it."""
     value = response.headers.get(name)
     return value if value and value.isascii() and value.isprintable() else None
@@ -307,7 +307,7 @@ def _announced_digests(headers: Any) -> dict[str, str]:
     return digests
 
 
-def _require_continuation(response: requests.Response, note: dict, part: Part) -> None:
+def _check_continuation(response: requests.Response, note: dict, part: PartialFile) -> None:
     """Raises unless the server goes on where the part ends, with the version of the file that the part has."""
     header = response.headers.get("Content-Range", "")
     match = re.fullmatch(rf"bytes (\d{{1,{_MOST_DIGITS}}})-\d+/(\d+|\*)", header)
@@ -326,13 +326,13 @@ def _is_version(response: requests.Response, note: dict) -> bool:
     """Whether an answer is of the noted version: it repeats the validator, and contradicts nothing in the note.
 
     A server that knows no If-Range goes on with whatever it has by now. One that knows it repeats at least the ETag
-    (RFC 9110, section 15.3.7); where only a date is known, nothing but that date tells.
+    (RFC 9110, section 15.3.7); where only a date is known, that date must be the same.
     """
-    said = {"etag": response.headers.get("ETag"), "last_modified": response.headers.get("Last-Modified")}
-    return validator_of(note) in said.values() and all(said[name] in (None, note[name]) for name in said)
+    sent = {"etag": response.headers.get("ETag"), "last_modified": response.headers.get("Last-Modified")}
+    return validator(note) in sent.values() and all(sent[name] in (None, note[name]) for name in sent)
 
 
-def _require_listed(file: RemoteFile, size: int | None) -> None:
+def _check_listed(file: RemoteFile, size: int | None) -> None:
     if size is not None and not file.fits(size):
         raise InvalidFileError(
             f"its size differs, by a changed file, or a login or proxy that answers instead: expected {file.listed}, "
@@ -340,7 +340,7 @@ def _require_listed(file: RemoteFile, size: int | None) -> None:
         )
 
 
-def _require_space(part: Part, needed: int) -> None:
+def _check_space(part: PartialFile, needed: int) -> None:
     free = shutil.disk_usage(part.path.parent).free
     if needed > free:
         raise TransferError(
@@ -355,12 +355,14 @@ def _limit(file: RemoteFile, note: dict) -> int:
     return LARGEST if file.size is None else file.size + file.size_tolerance
 
 
-def _receive(response: Any, part: Part, file: RemoteFile, note: dict, clock: Clock, report: Report) -> None:
+def _receive(
+    response: Any, part: PartialFile, file: RemoteFile, note: dict, deadline: Deadline, report: Report
+) -> None:
     """Appends the body; ends in a fault when it breaks off, exceeds the limit or comes too slowly."""
-    window, begun, limit, timeout = time.monotonic(), part.size, _limit(file, note), clock.timeout
+    window, begun, limit, timeout = time.monotonic(), part.size, _limit(file, note), deadline.timeout
     size, expected = begun, file.listed if note["size"] is None else f"{note['size']} bytes"
     with open(part.path, "ab") as out:
-        while chunk := _read(response, size, expected, clock):
+        while chunk := _read(response, size, expected, deadline):
             size += len(chunk)
             if size > limit:
                 raise InvalidFileError(f"more bytes came than expected: expected at most {limit}, got {size}")
@@ -372,13 +374,13 @@ def _receive(response: Any, part: Part, file: RemoteFile, note: dict, clock: Clo
                 window, begun = time.monotonic(), size
 
 
-def _read(response: requests.Response, size: int, expected: str, clock: Clock) -> bytes:
+def _read(response: requests.Response, size: int, expected: str, deadline: Deadline) -> bytes:
     """The bytes that have come, up to one chunk; empty at the end."""
-    clock.start()
+    deadline.start()
     try:
         return response.raw.read1(_CHUNK)
     except urllib3.exceptions.ReadTimeoutError:
-        words = f"no more of the body came within {clock.timeout:g} s after {size} bytes"
+        words = f"no more of the body came within {deadline.timeout:g} s after {size} bytes"
         raise TransientError(f"{words} (KERAS_VIT_TIMEOUT)") from None
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise TransientError(
@@ -386,12 +388,12 @@ def _read(response: requests.Response, size: int, expected: str, clock: Clock) -
         ) from None
 
 
-def _require_complete(file: RemoteFile, note: dict, part: Part) -> str:
+def _check_complete(file: RemoteFile, note: dict, part: PartialFile) -> str:
     """The sha256 of a part that has all its bytes, and the digests that its server announces."""
     least = note["size"] or (file.size or 0) - file.size_tolerance
     if part.size < least:
         raise TransientError(f"the body ended early: expected at least {least} bytes, got {part.size}")
-    found = {"sha256": sha256_of(part.path)}
+    found = {"sha256": file_sha256(part.path)}
     if note["md5"]:
         with open(part.path, "rb") as content:
             found["md5"] = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -1,6 +1,6 @@
-"""Which layout a file has, and how each is translated to our weight paths and back.
+"""Which layout a file has, and how each is translated to weight paths and back.
 
-A dialect is a row: the names by which a file is recognised, a table of renames for both ways, and what no tensor tells.
+A layout is a row: the names by which a file is recognised, a table of renames for both ways, and what no tensor says.
 Files may hold more than weights, as the state of an optimizer or a text tower. What is not below the prefix of the
 weights is set aside by name.
 """
@@ -28,9 +28,9 @@ from keras_vit.weights.families.clip import (
 from keras_vit.weights.families.dinov2 import DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS, HF_TIPSV2, TIPS
 from keras_vit.weights.families.dinov3 import DINOV3, HF_DINOV3, TIMM_DINOV3, TIMM_SAPIENS2
 from keras_vit.weights.families.eva import EVA02, TIMM_EVA, TIMM_ROPE, TIMM_ROPE_REGISTERS
-from keras_vit.weights.families.family import Dialect
 from keras_vit.weights.families.google import BIG_VISION, BIT, BIT_PAPER, LINEN, OFFICIAL
 from keras_vit.weights.families.internvit import HF_INTERNVIT, INTERNVIT
+from keras_vit.weights.families.layout import Layout
 from keras_vit.weights.families.radio import HF_RADIO
 from keras_vit.weights.families.timm import TIMM, TIMM_BEIT3
 from keras_vit.weights.families.transformers import HUGGINGFACE, PIXIO
@@ -44,8 +44,8 @@ _OF_CLIP = (HF_CLIP, HF_CLIP_CLASSIFIER, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP)
 _OF_AIMV2 = (AIMV2, TIMM_AIMV2, HF_AIMV2)
 _OF_VITS = (OFFICIAL, LINEN, BIG_VISION, *_OF_TIMM, HUGGINGFACE)
 _ROWS = (*_OF_VITS, *_OF_DINOV2, *_OF_ROPE, *_OF_CLIP, *_OF_AIMV2, *_OTHERS, BIT, BIT_PAPER)
-DIALECTS = {row.name: row for row in _ROWS}
-FOLDERS = {name: row.folder for name, row in DIALECTS.items() if row.folder is not None}
+LAYOUTS = {row.name: row for row in _ROWS}
+FOLDERS = {name: row.folder for name, row in LAYOUTS.items() if row.folder is not None}
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5
 
 
@@ -54,139 +54,138 @@ def is_same_epsilon(one: float, other: float) -> bool:
     return abs(one - other) <= _SAME_EPSILON
 
 
-def recognise(
-    kind: str, arrays: Iterable[str], said: str = "", layouts: Collection[str] = ()
+def recognize(
+    kind: str, arrays: Iterable[str], hint: str = "", layouts: Collection[str] = ()
 ) -> tuple[str, str] | None:
-    """The dialect of a file with these names, and the prefix of its weights; `None` if it is of no known layout.
+    """The layout of a file with these names, and the prefix of its weights; `None` if it is of no known layout.
 
-    Of several rows that the names satisfy, it is the one that is said, or else of those whose shapes fit the one that
-    asks for most. If that is none of `layouts`, it is the one of these that has a place for all names, where there is
-    one.
+    Takes the named layout; otherwise the most specific one whose shapes fit. If that is none of `layouts`, the one of
+    these that has a place for all names, if there is one.
 
     Args:
         kind: `"npz"`, `"safetensors"` or `"torch"`.
         arrays: names of all arrays; a mapping of these to what has their shapes.
-        said: the `model_type` beside the file, or the dialect in a note of ours.
-        layouts: dialects of the family that stands beside the file.
+        hint: the `model_type` in the `config.json`, or the layout in the note of a file of this package.
+        layouts: those of the family that the `config.json` names.
 
     Raises:
-        CheckpointError: if the file has several models, and does not tell which is meant.
+        CheckpointError: if the file has several models, and nothing says which is meant.
     """
     names = set(arrays)
     suffix = ".safetensors" if kind == "torch" else f".{kind}"  # torch names arrays alike in both
-    rows = [row for row in DIALECTS.values() if row.suffix == suffix]
+    rows = [row for row in LAYOUTS.values() if row.suffix == suffix]
     found = [(row, prefixes) for row in rows if (prefixes := row.prefixes_among(names))]
     if not found:
         return None
-    told = [pair for pair in found if said in (pair[0].name, *pair[0].model_types)]
+    named = [pair for pair in found if hint in (pair[0].name, *pair[0].model_types)]
     fitting_shapes = [pair for pair in found if pair[0].fits(arrays)]
     by_most = sorted(
-        told or fitting_shapes or found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids), reverse=True
+        named or fitting_shapes or found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids), reverse=True
     )
     row, prefixes = by_most[0]
     if layouts and row.name not in layouts:
         fitting = (pair for pair in by_most if pair[0].name in layouts and pair[0].has_all(names, pair[1][0]))
         row, prefixes = next(fitting, (row, prefixes))
-    return row.name, preferred(prefixes) if row.wrapped else prefixes[0]
+    return row.name, preferred(prefixes) if row.allows_any_prefix else prefixes[0]
 
 
-def others_in(dialect: str, prefix: str, names: Iterable[str]) -> tuple[str, ...]:
-    """A line on further models in a file, beside that below the prefix."""
-    row = DIALECTS[dialect]
-    return remark_on(prefix, row.prefixes_among(set(names))) if row.wrapped else ()
+def describe_other_models(layout: str, prefix: str, names: Iterable[str]) -> tuple[str, ...]:
+    """A line on further models in a file than that below the prefix."""
+    row = LAYOUTS[layout]
+    return _describe_others(prefix, row.prefixes_among(set(names))) if row.allows_any_prefix else ()
 
 
-def check_one_family(dialect: str, arrays: Mapping[str, Any], path: FilePath) -> None:
-    """Raises a `CheckpointError` if the arrays are those of another family's layout too, of which nothing tells."""
-    row = DIALECTS[dialect]
-    others = [other for other in DIALECTS.values() if dialect in other.like and other.fits(arrays)]
+def check_one_family(layout: str, arrays: Mapping[str, Any], path: FilePath) -> None:
+    """Raises a `CheckpointError` if the arrays fit the layout of another family too, and nothing says which it is."""
+    row = LAYOUTS[layout]
+    others = [other for other in LAYOUTS.values() if layout in other.like and other.fits(arrays)]
     if like := [other for other in others if other.prefixes_among(set(arrays))]:
         rows = " and ".join(f"{each.name} ({each.software})" for each in (row, *like))
         types = " or ".join(f'"{(*each.model_types, each.name)[0]}"' for each in (row, *like))
         raise CheckpointError(
             "a file must be of one family, as positions and photos follow other rules in another.\n"
-            f"Received: {path} with the names of {rows}, and nothing that says which. Put a config.json beside it with "
-            f'"model_type": {types}.'
+            f"Received: {path} with the names of {rows}, and nothing that says which. Put a config.json into its "
+            f'folder with "model_type": {types}.'
         )
 
 
-def assumed(dialect: str, tensors: Mapping[str, np.ndarray], said: Mapping[str, Any]) -> tuple[str, ...]:
-    """Lines on rotary positions, norms and heads of pooling, if neither `said`, beside the file, nor a tensor tells."""
-    row = DIALECTS[dialect]
-    known = ("rotary",) if "rotary" in said else ()
-    fields = {name: value for name, value in row.computes(tensors).items() if not name.startswith((*known, *said))}
+def assumed_fields(layout: str, tensors: Mapping[str, np.ndarray], recorded: Mapping[str, Any]) -> tuple[str, ...]:
+    """A line on rotary positions, norms and heads of pooling that neither `recorded` nor a tensor says."""
+    row = LAYOUTS[layout]
+    known = ("rotary",) if "rotary" in recorded else ()
+    fields = {name: value for name, value in row.defaults(tensors).items() if not name.startswith((*known, *recorded))}
     shown = ("rotary", "norm_position", "map_heads")
-    told = ", ".join(f"{name} {fields[name]}" for name in fields if name.startswith(shown))
-    return (f"{told}: as {row.software} computes, since the file does not tell",) if told else ()
+    assumed = ", ".join(f"{name} {fields[name]}" for name in fields if name.startswith(shown))
+    return (f"{assumed}: as {row.software} computes, since the file does not say",) if assumed else ()
 
 
-def weights_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:
+def weight_names(layout: str, prefix: str, names: Iterable[str]) -> list[str]:
     """The names that are weights of the model, as they stand in the file."""
-    others = _matcher((*DIALECTS[dialect].ignores, *DIALECTS[dialect].facts), prefix)
+    others = _matcher((*LAYOUTS[layout].ignores, *LAYOUTS[layout].metadata_arrays), prefix)
     return [name for name in names if name.startswith(prefix) and not others(name)]
 
 
-def ignored_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:
+def ignored_names(layout: str, prefix: str, names: Iterable[str]) -> list[str]:
     """The names of arrays that take no part in a forward pass, as they stand in the file."""
-    return list(filter(_matcher(DIALECTS[dialect].ignores, prefix), names))
+    return list(filter(_matcher(LAYOUTS[layout].ignores, prefix), names))
 
 
-def facts_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:
-    """The names of arrays that tell fields of a config, as they stand in the file."""
-    return list(filter(_matcher(DIALECTS[dialect].facts, prefix), names))
+def metadata_names(layout: str, prefix: str, names: Iterable[str]) -> list[str]:
+    """The names of arrays that hold fields of a config, as they stand in the file."""
+    return list(filter(_matcher(LAYOUTS[layout].metadata_arrays, prefix), names))
 
 
-def told_by(dialect: str, prefix: str, facts: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The fields of `ViTConfig` that such arrays tell."""
-    return DIALECTS[dialect].told({name.removeprefix(prefix): array for name, array in facts.items()})
+def fields_from_arrays(layout: str, prefix: str, facts: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The fields of `ViTConfig` that such arrays hold."""
+    return LAYOUTS[layout].read_metadata({name.removeprefix(prefix): array for name, array in facts.items()})
 
 
 def _matcher(patterns: Iterable[str], prefix: str) -> Callable[[str], Any]:
     return re.compile(f"{re.escape(prefix)}(?:{'|'.join(patterns) or '(?!)'})").fullmatch
 
 
-def to_ours(
-    dialect: str, prefix: str, arrays: Mapping[str, np.ndarray], num_patches: int | None = None
+def from_file(
+    layout: str, prefix: str, arrays: Mapping[str, np.ndarray], num_patches: int | None = None
 ) -> tuple[dict[str, np.ndarray], int | None]:
-    """`{name in the file: array}` to `{our path: array}` and A, the number of heads, where the file tells it.
+    """`{name in the file: array}` to `{path: array}` and A, the number of heads, where a shape has it.
 
     Raises:
         CheckpointError: for two names of one weight, arrays that disagree on the number of heads, and models that
-            compute something else than ours from such weights.
+            compute something else from such weights.
     """
-    return DIALECTS[dialect].to_ours({name.removeprefix(prefix): array for name, array in arrays.items()}, num_patches)
+    return LAYOUTS[layout].from_file({name.removeprefix(prefix): array for name, array in arrays.items()}, num_patches)
 
 
-def to_theirs(
-    dialect: str,
+def to_file(
+    layout: str,
     tensors: Mapping[str, np.ndarray],
     num_heads: int | None,
     fits: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """`{our path: array}` to pairs of name in the file and array, made one at a time.
+    """`{path: array}` to pairs of name in the file and array, made one at a time.
 
     Args:
-        dialect: name of the row.
+        layout: name of the row.
         tensors: of the model.
         num_heads: A, or `None` where it is not known.
-        fits: tells of another row's name whether its software computes such a model, for the advice of the error.
+        fits: whether the software of another row, by its name, computes such a model; for the advice of the error.
 
     Raises:
         CheckpointError: if the layout has no place for a weight, or needs the number of heads.
     """
-    row = DIALECTS[dialect]
-    if lost := row.without_place(tensors):
+    row = LAYOUTS[layout]
+    if lost := row.unmapped(tensors):
         raise CheckpointError(
             f"the {row.name} layout has no place for these weights, and a file without them holds another model.\n"
             f"Received: {len(lost)} of {len(tensors)} weights\n{cut(with_shapes(lost, tensors), most=20)}\n"
             + _advice(row, tensors, lost, lambda name: _writes(name, tensors, num_heads) and fits(name))
         )
-    return row.to_theirs(tensors, num_heads)
+    return row.to_file(tensors, num_heads)
 
 
 def is_known(path: str) -> bool:
-    """Whether any layout has a name for a weight of ours."""
-    return any(row.has_name(path) for row in DIALECTS.values())
+    """Whether any layout has a name for a weight."""
+    return any(row.has_name(path) for row in LAYOUTS.values())
 
 
 def with_shapes(paths: Iterable[str], tensors: Mapping[str, Any], sign: str = "") -> list[str]:
@@ -200,16 +199,16 @@ def cut(lines: list[str], most: int) -> str:
     return "\n".join([*lines[:most], *more])
 
 
-def _writes(dialect: str, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> bool:
+def _writes(layout: str, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> bool:
     """Whether a row has a place for every weight, and the file would be known for one of its own."""
     try:
-        return not DIALECTS[dialect].without_place(tensors) and bool(DIALECTS[dialect].to_theirs(tensors, num_heads))
+        return not LAYOUTS[layout].unmapped(tensors) and bool(LAYOUTS[layout].to_file(tensors, num_heads))
     except (CheckpointError, KeyError):  # as of a part of what such files have in one array
         return False
 
 
-def _advice(row: Dialect, tensors: Mapping[str, Any], lost: list[str], writes: Callable[[str], bool]) -> str:
-    others = [other.name for other in DIALECTS.values() if other.is_resnet == row.is_resnet]
+def _advice(row: Layout, tensors: Mapping[str, Any], lost: list[str], writes: Callable[[str], bool]) -> str:
+    others = [other.name for other in LAYOUTS.values() if other.is_resnet == row.is_resnet]
     if fitting := list(filter(writes, others)):
         return f"Layouts with a place for all: {', '.join(map(repr, fitting))}."
     if any("/lora_" in path for path in lost):
@@ -233,18 +232,18 @@ def preferred(prefixes: Iterable[str]) -> str:
         prefixes: each with the dot at its end, or empty for names without any.
 
     Raises:
-        CheckpointError: if there are several, and their words do not tell which is the model.
+        CheckpointError: if there are several, and their words do not decide which is the model.
     """
     ranked = sorted(prefixes, key=lambda prefix: (_rank(prefix), prefix))
     if len(ranked) > 1 and _rank(ranked[0]) == _rank(ranked[1]):
         raise CheckpointError(
-            "a file must tell which of its models is meant, by a word of other software before the names.\n"
+            "one of the models in a file must be marked, by a word of other software before the names.\n"
             f"Received: weights below {' and '.join(map(repr, ranked[:5]))}. Save one of them as a file of its own."
         )
     return ranked[0]
 
 
-def remark_on(taken: str, prefixes: Sequence[str]) -> tuple[str, ...]:
+def _describe_others(taken: str, prefixes: Sequence[str]) -> tuple[str, ...]:
     """A line on the models of a file that are not taken, if there are any."""
     others = sorted(prefix for prefix in prefixes if prefix != taken)
     return (f"took {taken.rstrip('.')!r}, and not {', '.join(repr(o.rstrip('.')) for o in others)}",) if others else ()

@@ -1,17 +1,17 @@
 """The layouts of AIMv2 (arXiv:2411.14402): the authors', timm's and transformers'.
 
-All have RMSNorm, a norm of patches, and a gate beside the MLP's value. Transformers' may end in an attentive head.
+All have RMSNorm, a norm of patches, and a gated MLP. Transformers' may end in an attentive head.
 """
 
 import dataclasses
 
 from keras_vit.weights.families.clip import PHOTOS_OF_CLIP
-from keras_vit.weights.families.family import Dialect
+from keras_vit.weights.families.layout import Layout
 from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes
 
 _QKV = ("attention/query", "attention/key", "attention/value")
 
-AIMV2 = Dialect(
+AIMV2 = Layout(
     "aimv2",
     "the authors' AIMv2",
     ".safetensors",

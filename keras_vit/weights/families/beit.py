@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection
 
 from keras_vit.weights.families.eva import TIMM_EVA
-from keras_vit.weights.families.family import Dialect
+from keras_vit.weights.families.layout import Layout
 from keras_vit.weights.families.renames import TORCH
 
 _TABLE = "relative_position_bias_table"
@@ -17,7 +17,7 @@ _TABLE = "relative_position_bias_table"
 TIMM_BEIT = dataclasses.replace(
     TIMM_EVA,
     name="timm_beit",
-    norms_behind=False,
+    supports_post_norm=False,
     requires=(r"patch_embed\.proj\.weight", rf"(blocks\.0\.attn|rel_pos_bias)\.{_TABLE}", r"blocks\.0\.norm1\.weight"),
     forbids=(),
     ignores=("mask_token", r"lm_head\..*", r".*\.relative_position_index"),
@@ -33,12 +33,12 @@ _ATTENTION, _PREFIX = "attention.attention", r"(beit\.|data2vec_vision\.)?"  # o
 
 
 def _written_names(names: Collection[str]) -> Callable[[str], str]:
-    """The names of BEiT: those of data2vec differ in the prefix that they have beside a head."""
+    """The names of BEiT: those of data2vec differ in the prefix of a model with a head."""
     classifies = "classifier.weight" in names
     return lambda name: name if name.startswith("classifier.") or not classifies else f"beit.{name}"
 
 
-HF_BEIT = Dialect(
+HF_BEIT = Layout(
     "huggingface_beit",
     "transformers",
     ".safetensors",

@@ -16,7 +16,7 @@ import numpy as np
 from keras_vit.config.posembed import square_grid
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.eva import TIMM_EVA
-from keras_vit.weights.families.family import Arrays, Dialect, Makers, Names, shape_among
+from keras_vit.weights.families.layout import Arrays, Layout, Makers, Names, find_shape
 from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes
 from keras_vit.weights.read import CheckpointError
 
@@ -64,7 +64,7 @@ def _written_names(names: Collection[str]) -> Callable[[str], str]:
 
 def _patches_have(axes: int) -> Callable[[Iterable[str]], bool]:
     """Whether the kernel of patches has so many axes: 4 of a convolution, 2 of a matrix, as NaFlex has it."""
-    return lambda arrays: len(shape_among(arrays, _PATCH_KERNEL) or range(axes)) == axes
+    return lambda arrays: len(find_shape(arrays, _PATCH_KERNEL) or range(axes)) == axes
 
 
 _EMBEDDINGS: Layers = {
@@ -84,7 +84,7 @@ _PREFIX = r"(vision_model\.)?"
 _PATCHES = rf"{_PREFIX}embeddings\.patch_embedding\.weight"
 _OTHERS = (r"text_model\..*", r"text_projection\..*", r"logit_(scale|bias)", rf"{_PREFIX}embeddings\.position_ids")
 
-HF_CLIP = Dialect(
+HF_CLIP = Layout(
     "huggingface_clip",
     "transformers",
     ".safetensors",
@@ -119,7 +119,7 @@ HF_CLIP_CLASSIFIER = dataclasses.replace(  # its head reads the mean of the patc
     written_steps=(),
     classifier={"pooling": "gap", "final_norm": "none"},
 )
-HF_SIGLIP = Dialect(
+HF_SIGLIP = Layout(
     "huggingface_siglip",
     "transformers",
     ".safetensors",
@@ -178,7 +178,7 @@ HF_SIGLIP2 = dataclasses.replace(  # NaFlex; SigLIP 2 of one size has the layout
     resize_method="bilinear_antialias",
     preprocessing=Preprocessing(image_size=None, antialias=True),
 )
-OPEN_CLIP = Dialect(
+OPEN_CLIP = Layout(
     "open_clip",
     "OpenCLIP",
     ".safetensors",
@@ -226,8 +226,8 @@ _PE_BLOCK = ("block_{block:02}/", "transformer.resblocks.{block}.")
 _SCALES: Layers = {"layer_scale_1/gamma": "ls_1.gamma", "layer_scale_2/gamma": "ls_2.gamma"}
 
 
-def rotary_of(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """What the authors compute of these tensors by our paths, and none of them tells."""
+def _pe_rotary(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The rotary positions and the pooling of the authors' code, which no tensor says."""
     has_class = "class_token/token" in tensors
     return {
         "rotary": "axial",
@@ -240,17 +240,17 @@ def rotary_of(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
-def _scaled_rotary_of(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _timm_pe_rotary(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The same of timm, which scales coordinates to the grid that the table is of."""
     prefix, table = int("class_token/token" in tensors), tensors.get("position_embedding/table", np.empty((1, 0, 0)))
     grid = square_grid(table.shape[-2] - prefix)
-    return rotary_of(tensors) | {"rotary_reference": None if grid is None else grid[0]}
+    return _pe_rotary(tensors) | {"rotary_reference": None if grid is None else grid[0]}
 
 
-def _without_end(row: Dialect) -> Names:
+def _without_end(row: Layout) -> Names:
     """The names of a row without those of the last LayerNorm and the pooling."""
     names = {prefixes: layers for prefixes, layers in row.names.items() if prefixes[0] != "pooling/"}
-    return names | {("", ""): {ours: theirs for ours, theirs in names["", ""].items() if ours != "encoder_norm"}}
+    return names | {("", ""): {path: name for path, name in names["", ""].items() if path != "encoder_norm"}}
 
 
 PE_CORE = dataclasses.replace(
@@ -275,7 +275,7 @@ PE_CORE = dataclasses.replace(
             "mlp/dense_2": "mlp.c_proj",
         },
     },
-    computes=rotary_of,
+    defaults=_pe_rotary,
     resize_method="bilinear",
     preprocessing=_PE_PHOTOS,
 )
@@ -291,7 +291,7 @@ TIMM_PE_CORE = dataclasses.replace(
     name="timm_pe_core",
     requires=(r"patch_embed\.proj\.weight", r"norm_pre\.weight", r"norm\.weight", r"attn_pool\.latent"),
     forbids=(r"blocks\.0\.attn\.(q_bias|q_proj\.weight)",),
-    computes=_scaled_rotary_of,
+    defaults=_timm_pe_rotary,
     layer_norm_epsilon=1e-5,
     preprocessing=_PE_PHOTOS,
 )

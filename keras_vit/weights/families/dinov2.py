@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.families.family import IMAGENET_PHOTOS, Arrays, Dialect, Makers, shape_among
+from keras_vit.weights.families.layout import IMAGENET_PHOTOS, Arrays, Layout, Makers, find_shape
 from keras_vit.weights.families.renames import TORCH, Layers
 
 _REGISTERS = "register_tokens/tokens"
@@ -42,7 +42,7 @@ def _with_mask_token(makers: Makers) -> Makers:
     return makers
 
 
-DINOV2 = Dialect(
+DINOV2 = Layout(
     "dinov2",
     "the authors' DINOv2",
     ".safetensors",
@@ -85,7 +85,7 @@ _PREFIX = r"(dinov2(_with_registers)?\.)?"  # of all but the classifier, if ther
 
 
 def _written_names(prefix: str) -> Callable[[Collection[str]], Callable[[str], str]]:
-    """The names of the encoder, which have a prefix beside a classifier."""
+    """The names of the encoder, which have a prefix in a model with a classifier."""
 
     def written(names: Collection[str]) -> Callable[[str], str]:
         classifies = "classifier.weight" in names
@@ -156,7 +156,7 @@ HF_DINOV2_REGISTERS = dataclasses.replace(
 
 def _has_one_register(arrays: Iterable[str]) -> bool:
     """Whether there are the tokens of TIPS, or an MLP that DINOv2 does not have."""
-    shape = shape_among(arrays, "register_tokens")
+    shape = find_shape(arrays, "register_tokens")
     return shape is None or shape[1:-1] == (1,) or any(".c_fc." in name for name in arrays)
 
 

@@ -25,7 +25,7 @@ from keras_vit.weights.families.eva import (
     qkv_together,
     split,
 )
-from keras_vit.weights.families.family import IMAGENET_PHOTOS, Arrays, Makers, Names
+from keras_vit.weights.families.layout import IMAGENET_PHOTOS, Arrays, Makers, Names
 from keras_vit.weights.families.renames import Layers
 from keras_vit.weights.families.timm import TOKENS
 from keras_vit.weights.read import CheckpointError
@@ -43,15 +43,15 @@ _BLOCK = "block_{block:02}/"
 _PHOTOS = dataclasses.replace(IMAGENET_PHOTOS, interpolation="bilinear", resize="squash")
 
 
-def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """What no tensor tells, and whether the periods are stored."""
+def _defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What no tensor says, and whether the periods are stored."""
     return {**ROTARY, "rotary_periods": "stored" if PERIODS in tensors else "computed"}
 
 
 def _apart(arrays: Arrays, num_patches: int | None) -> Arrays:
     """Query, key and value as arrays of their own, and no bias of the key where the file masks it.
 
-    What stands behind the mask is no part of the model.
+    Masked biases are no part of the model.
     """
     found: Arrays = {}
     for name, array in arrays.items():
@@ -78,7 +78,7 @@ def _unmasked(name: str, parts: Arrays, mask: np.ndarray) -> Arrays:
 
 
 def _together(makers: Makers) -> Makers:
-    """What `_apart` takes apart, with zeros behind the mask."""
+    """The reverse of `_apart`, with zeros for masked biases."""
     found: Makers = {}
     for name, make in makers.items():
         block, _, part = name.partition(".attn.")
@@ -149,7 +149,7 @@ DINOV3 = dataclasses.replace(
     },
     read_steps=(_apart,),
     written_steps=(*DINOV2.written_steps, _together),
-    computes=_computes,
+    defaults=_defaults,
     layer_norm_epsilon=1e-5,
     position_embedding="none",
     preprocessing=_PHOTOS,
@@ -204,7 +204,7 @@ TIMM_DINOV3 = dataclasses.replace(
     ),
     forbids=("pos_embed", r".*relative_position_bias_table", r"blocks\.0\.attn\.qkv\.bias", r"norm_pre\.weight"),
     names={
-        ("", ""): {ours: TOKENS[ours] for ours in ("register_tokens/tokens", "class_token/token", *EVA_ENDS)},
+        ("", ""): {path: TOKENS[path] for path in ("register_tokens/tokens", "class_token/token", *EVA_ENDS)},
         (_BLOCK, "blocks.{block}."): {
             **PLAIN_BLOCK,
             "mlp/gate": "mlp.fc1_g",
@@ -214,10 +214,10 @@ TIMM_DINOV3 = dataclasses.replace(
     },
     read_steps=(apart,),
     written_steps=(qkv_together,),
-    computes=_computes,
+    defaults=_defaults,
     layer_norm_epsilon=1e-5,
     position_embedding="none",
-    normalises_means=False,
+    normalizes_means=False,
     preprocessing=_PHOTOS,
 )
 
@@ -229,9 +229,9 @@ def _sapiens_defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 _QK_NORMS: Layers = {f"attention/{part}_norm": f"attn.{part[0]}_norm" for part in ("query", "key")}
 _ENDS = ("class_token/token", "register_tokens/tokens", "patch_embedding/projection", "encoder_norm", "head")
 _NAMES: Names = {
-    ("", ""): {ours: theirs for ours, theirs in TIMM_EVA.names["", ""].items() if ours in _ENDS},
+    ("", ""): {path: name for path, name in TIMM_EVA.names["", ""].items() if path in _ENDS},
     ("block_{block:02}/", "blocks.{block}."): {
-        **{ours: theirs for ours, theirs in BLOCK.items() if ours not in ("attention/norm", "mlp/norm")},
+        **{path: name for path, name in BLOCK.items() if path not in ("attention/norm", "mlp/norm")},
         **_QK_NORMS,
     },
 }
@@ -244,7 +244,7 @@ TIMM_SAPIENS2 = dataclasses.replace(
     ),
     forbids=("pos_embed", r"blocks\.0\.attn\.q_norm\.bias"),
     names=_NAMES,
-    computes=_sapiens_defaults,
+    defaults=_sapiens_defaults,
     position_embedding="none",
     written_steps=(gate_together,),
 )

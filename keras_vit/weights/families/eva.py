@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.families.family import Arrays, Folder, Makers
+from keras_vit.weights.families.layout import Arrays, Folder, Makers
 from keras_vit.weights.families.renames import Layers
 from keras_vit.weights.families.timm import ATTENTION_POOLING, TIMM, TOKENS, with_prefix_rows, without_prefix_rows
-from keras_vit.weights.metadata.timm import POOL_WORDS, timm_config, timm_opening
+from keras_vit.weights.metadata.timm import POOL_WORDS, timm_config, timm_snippet
 from keras_vit.weights.read import CheckpointError
 
 _QKV = ("q_proj", "k_proj", "v_proj")
@@ -49,7 +49,7 @@ BLOCK: Layers = {
     "layer_scale_2/gamma": "gamma_2",
 }
 PLAIN_BLOCK: Layers = {
-    ours: BLOCK[ours] for ours in BLOCK if not str(ours).endswith(("/norm", "/gate", "/up", "/down"))
+    path: BLOCK[path] for path in BLOCK if not str(path).endswith(("/norm", "/gate", "/up", "/down"))
 }
 EVA_ENDS = ("patch_embedding/projection", "encoder_norm", "pooled_norm", "head")
 
@@ -133,7 +133,7 @@ def _named_by_timm(arrays: Arrays, num_patches: int | None) -> Arrays:
 
 def _named_by_authors(makers: Makers) -> Makers:
     """timm's names as the authors', who add a bias of query and value by itself also where the three are apart."""
-    words = {theirs: ours for ours, theirs in reversed(_OF_TIMM)} | {".attn.q_proj.bias": ".attn.q_bias"}
+    words = {new: old for old, new in reversed(_OF_TIMM)} | {".attn.q_proj.bias": ".attn.q_bias"}
     words |= {".mlp.fc3.": ".mlp.w3.", ".attn.v_proj.bias": ".attn.v_bias"}
     return {_renamed(name, words): make for name, make in makers.items()}
 
@@ -142,10 +142,10 @@ def _renamed(name: str, words: dict[str, str]) -> str:
     return next((name.replace(old, new) for old, new in words.items() if old in name), name)
 
 
-def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """EVA-02, the one that has a gated MLP, turns queries and keys by coordinates scaled to a grid of 16.
 
-    EVA-02-CLIP E/14 has its norms behind the branches, which its sizes alone tell.
+    EVA-02-CLIP E/14 has its norms after the branches, known only by its sizes.
     """
     pooled = {"pool_prefix_tokens": "class_token/token" in tensors} if "pooling/probe" in tensors else {}
     kernel = tensors.get("block_00/mlp/dense_2/kernel")
@@ -163,7 +163,7 @@ def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
-# By the epsilon of their LayerNorms, of which no argument tells; all else is told by arguments.
+# By the epsilon of their LayerNorms, for which there is no argument; all else is arguments.
 _FOLDER_ARCHITECTURES = {1e-6: "eva02_base_patch14_224", 1e-5: "vit_pe_core_base_patch16_224"}
 
 
@@ -186,7 +186,7 @@ def eva_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, 
     if wrong or facts["layer_norm_epsilon"] not in _FOLDER_ARCHITECTURES:
         raise CheckpointError(
             "timm opens a folder of this layout as its class Eva, which computes exact GELU, an epsilon of 1e-6 or "
-            "1e-5, patches without a bias behind a first norm alone, and attention pooling of all tokens.\n"
+            "1e-5, a bias of patches unless a norm follows them, and attention pooling of all tokens.\n"
             f"Received: {', '.join(wrong)}, epsilon {facts['layer_norm_epsilon']}. Write a .safetensors file instead."
         )
     architecture = _FOLDER_ARCHITECTURES[facts["layer_norm_epsilon"]]
@@ -196,7 +196,7 @@ def eva_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, 
 def _folder_arguments(facts: dict[str, Any]) -> dict[str, Any]:
     """`model_args`; `None` would be the architecture's own."""
     fields, width = facts["fields"], facts["hidden_size"]
-    half = 0.5  # so that timm, which cuts off what is behind the point, finds the width
+    half = 0.5  # so that timm, which rounds down, finds the width
     return {
         "img_size": list(facts["image_size"]),
         "patch_size": facts["patch_size"],
@@ -258,15 +258,15 @@ TIMM_EVA = dataclasses.replace(
     written_names=written_names,
     read_steps=(with_prefix_rows, apart),
     written_steps=(_together, without_prefix_rows),
-    computes=_computes,
-    folder=Folder(eva_files, timm_opening, epsilons=(1e-5,), says_rotary=True, always_resizes=True),
+    defaults=_defaults,
+    folder=Folder(eva_files, timm_snippet, epsilons=(1e-5,), stores_rotary=True, always_resizes=True),
 )
 EVA02 = dataclasses.replace(
     TIMM_EVA,
     name="eva02",
     folder=None,
     software="the authors' EVA-02",
-    norms_behind=False,
+    supports_post_norm=False,
     requires=(*TIMM_EVA.requires[:2], r"blocks\.0\.attn\.q_bias", r"blocks\.0\.mlp\.(w1|w12)\.weight"),
     forbids=(),
     written_names=lambda names: str,
@@ -331,13 +331,13 @@ TIMM_ROPE = dataclasses.replace(
     requires=(r"patch_embed\.proj\.weight", "cls_token", r"blocks\.0\.gamma_1", r"blocks\.0\.attn\.qkv\.bias"),
     forbids=("reg_token", r".*relative_position_bias_table", r"norm_pre\.weight"),
     names={
-        ("", ""): {ours: TOKENS[ours] for ours in ("class_token/token", "position_embedding/table", *EVA_ENDS)},
+        ("", ""): {path: TOKENS[path] for path in ("class_token/token", "position_embedding/table", *EVA_ENDS)},
         _ROPE_BLOCK: PLAIN_BLOCK,
         ("rotary_positions_{block:02}/", f"{_OF_ALL}.{{block}}."): {"frequencies": "f"},
     },
     read_steps=(with_prefix_rows, apart, _of_each_block),
     written_steps=(qkv_together, _without_class_row, _of_all_blocks),
-    computes=_rope_defaults,
+    defaults=_rope_defaults,
     position_embedding="none",
 )
 TIMM_ROPE_REGISTERS = dataclasses.replace(
@@ -353,11 +353,11 @@ TIMM_ROPE_REGISTERS = dataclasses.replace(
         r"blocks\.0\.attn\.qkv\.bias",
     ),
     names={
-        ("", ""): {ours: TOKENS[ours] for ours in ("register_tokens/tokens", *EVA_ENDS)},
+        ("", ""): {path: TOKENS[path] for path in ("register_tokens/tokens", *EVA_ENDS)},
         _ROPE_BLOCK: PLAIN_BLOCK,
     },
     read_steps=(apart,),
     written_steps=(qkv_together,),
-    computes=lambda tensors: dict(OF_TIMM),
+    defaults=lambda tensors: dict(OF_TIMM),
     position_embedding="none",
 )

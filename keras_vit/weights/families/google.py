@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from keras_vit.config.posembed import square_grid
-from keras_vit.weights.families.family import Arrays, Dialect, Makers, Names
+from keras_vit.weights.families.layout import Arrays, Layout, Makers, Names
 from keras_vit.weights.families.renames import FLAX, Layers, Style, UnitAxes, with_units
 from keras_vit.weights.read import CheckpointError
 
@@ -46,7 +46,7 @@ def attention_and_mlp(attention: str, mlp: str) -> Layers:
     return {**parts, "mlp/dense_1": f"{mlp}/Dense_0", "mlp/dense_2": f"{mlp}/Dense_1"}
 
 
-OFFICIAL = Dialect(
+OFFICIAL = Layout(
     "official",
     "the official code",
     ".npz",
@@ -124,12 +124,12 @@ def _without_class_row(makers: Makers) -> Makers:
     return makers | {_VISION_TABLE: lambda: table()[:, 1:], _TOKEN: lambda: token() + table()[:, :1]}
 
 
-BIG_VISION = Dialect(
+BIG_VISION = Layout(
     "big_vision",
     "big_vision",
     ".npz",
     with_units(FLAX, written=False),
-    # Without a table, positions are sines and cosines; then Linen names tell it from a published file.
+    # Without a table, positions are sines and cosines; then Linen names distinguish it from a published file.
     requires=("embedding/kernel", rf"{_VISION_TABLE}|{_OLD_TABLE}|(MAPHead_0/)?probe|{_SCANNED}.*|{LINEN_MLP}"),
     forbids=(TABLE,),
     names={
@@ -159,7 +159,7 @@ def _without_numbers(names: Collection[str]) -> Callable[[str], str]:
     return lambda name: _NUMBER.sub(r"\1\2/", name)
 
 
-BIT = Dialect(
+BIT = Layout(
     "bit",
     "BiT's code",
     ".npz",

@@ -5,12 +5,12 @@ Neither has a last LayerNorm unless one is in the file. Vision towers are read o
 
 import dataclasses
 
-from keras_vit.weights.families.family import IMAGENET_PHOTOS, Dialect
+from keras_vit.weights.families.layout import IMAGENET_PHOTOS, Layout
 from keras_vit.weights.families.renames import TORCH, Layers
 
 _MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
 
-HF_INTERNVIT = Dialect(
+HF_INTERNVIT = Layout(
     "huggingface_internvit",
     "transformers",
     ".safetensors",

@@ -1,7 +1,7 @@
 """The layout of C-RADIO (arXiv:2412.07679, arXiv:2601.17237): transformers' RadioModel, which is the authors' own.
 
 Class tokens and registers stand in one array without positions. Which class tokens are the summary, and how the model
-normalises pixels, are arrays beside the weights. Class tokens behind the last one of the summary are registers here.
+normalises pixels, are arrays of their own. Class tokens after the last one of the summary are registers here.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.families.family import Arrays, Dialect, Makers
+from keras_vit.weights.families.layout import Arrays, Layout, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.read import CheckpointError
 
@@ -21,8 +21,8 @@ _KERNEL = f"{_PATCHES}.weight"
 _SCALES: Layers = {f"layer_scale_{half}/gamma": f"layer_scale{half}.lambda1" for half in (1, 2)}
 
 
-def _told(arrays: Arrays) -> dict[str, Any]:
-    """Fields of `ViTConfig` that arrays beside the weights tell."""
+def _read_metadata(arrays: Arrays) -> dict[str, Any]:
+    """Fields of `ViTConfig` from the arrays that are no weights."""
     if len(arrays) < 3:
         return {}  # which is refused with the weights
     mean, std, places = (np.ravel(arrays[name]).tolist() for name in (_MEAN, _STD, _SUMMARY))
@@ -32,7 +32,7 @@ def _told(arrays: Arrays) -> dict[str, Any]:
     return {"pixel_statistics": (tuple(mean), tuple(std)), "class_token_indices": None if every else tuple(places)}
 
 
-def _telling(fields: Mapping[str, Any]) -> Arrays:
+def _write_metadata(fields: Mapping[str, Any]) -> Arrays:
     """Those arrays, of the fields of a model."""
     if fields.get("pixel_statistics") is None:
         raise CheckpointError(
@@ -94,7 +94,7 @@ def _of_authors(names: Collection[str]) -> Callable[[str], str]:
     return lambda name: name.replace(".grandma", ".gamma")
 
 
-HF_RADIO = Dialect(
+HF_RADIO = Layout(
     "huggingface_radio",
     "transformers",
     ".safetensors",
@@ -104,9 +104,9 @@ HF_RADIO = Dialect(
         r"model\.patch_generator\.cls_token\.token",
     ),
     ignores=(r"model\.reg_token",),
-    facts=(r"input_conditioner\.norm_(mean|std)", "summary_idxs"),
-    told=_told,
-    telling=_telling,
+    metadata_arrays=(r"input_conditioner\.norm_(mean|std)", "summary_idxs"),
+    read_metadata=_read_metadata,
+    write_metadata=_write_metadata,
     prefixes=("radio_model.", ""),
     prefix="radio_model.",
     names={

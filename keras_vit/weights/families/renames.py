@@ -1,7 +1,8 @@
-"""The engine of the dialects: one table of names, read from left to right and from right to left.
+"""How a table of names translates weight paths to names in a file, and back.
 
-`{ours: theirs}` names layers. The name of a layer here tells which weights it has. The style of the software tells
-what these are called in its files, and how their shapes differ. Arrays stay views as far as NumPy can.
+`{internal: external}` names layers: here, and in a file. The name of a layer here decides which weights it has. The
+style of the software decides what these are called in its files, and how their shapes differ. Arrays stay views as far
+as NumPy can.
 """
 
 import dataclasses
@@ -14,22 +15,22 @@ import numpy as np
 
 from keras_vit.weights.read import CheckpointError
 
-Layers = Mapping[str | tuple[str, ...], str]  # {ours: theirs}; a tuple of ours is one fused array there
+Layers = Mapping[str | tuple[str, ...], str]  # {internal: external}; a tuple is one fused array in the file
 
 
 class Reshape:
     """How the shapes of an array here and in a file differ. This base class is for equal shapes."""
 
-    def to_ours(self, array: np.ndarray) -> np.ndarray:
-        """Our array of the file's. One of an unexpected rank stays as it is, and the check of the fit refuses it."""
+    def from_file(self, array: np.ndarray) -> np.ndarray:
+        """The model's array. One of an unexpected rank stays as it is, and the check of the fit refuses it."""
         return array
 
-    def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
-        """Our array as the file has it."""
+    def to_file(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+        """The array as the file has it."""
         return array
 
-    def heads_of(self, array: np.ndarray) -> int | None:
-        """A, the number of heads, if the array of the file tells it."""
+    def read_num_heads(self, array: np.ndarray) -> int | None:
+        """A, the number of heads, if the shape of the file's array has it."""
         return None
 
 
@@ -37,35 +38,35 @@ SAME = Reshape()
 
 
 class OutputsFirst(Reshape):
-    """The file has (out, in), or (out, in, height, width), where ours are (in, out) and (height, width, in, out)."""
+    """The file has (out, in) or (out, in, height, width), the model (in, out) or (height, width, in, out)."""
 
-    def to_ours(self, array: np.ndarray) -> np.ndarray:
+    def from_file(self, array: np.ndarray) -> np.ndarray:
         return array.transpose({2: (1, 0), 4: (2, 3, 1, 0)}.get(array.ndim, range(array.ndim)))
 
-    def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+    def to_file(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
         return array.transpose({2: (1, 0), 4: (3, 2, 0, 1)}[array.ndim])
 
 
 @dataclasses.dataclass(frozen=True)
 class Heads(Reshape):
-    """The file has an axis for the attention heads, as (D, A, D/A), where our array is (D, D)."""
+    """The file has an axis for the attention heads, as (D, A, D/A), where the model has (D, D)."""
 
     axis: int
     rank: int  # of the file's array
 
-    def to_ours(self, array: np.ndarray) -> np.ndarray:
+    def from_file(self, array: np.ndarray) -> np.ndarray:
         if array.ndim != self.rank:
             return array
         heads, size = array.shape[self.axis : self.axis + 2]
         return array.reshape(*array.shape[: self.axis], heads * size, *array.shape[self.axis + 2 :])
 
-    def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+    def to_file(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
         if num_heads is None:
             raise TypeError("an axis for the heads needs their number.\nReceived: num_heads=None.")
         before, after = array.shape[: self.axis], array.shape[self.axis + 1 :]
         return array.reshape(*before, num_heads, array.shape[self.axis] // num_heads, *after)
 
-    def heads_of(self, array: np.ndarray) -> int | None:
+    def read_num_heads(self, array: np.ndarray) -> int | None:
         return array.shape[self.axis] if array.ndim == self.rank else None
 
 
@@ -74,27 +75,27 @@ class UnitAxes(Reshape):
     """Axes of length 1 stand before the file's array, as (1, 1, 1, C). A file without them is read too."""
 
     count: int
-    rank: int  # of our array
+    rank: int  # of the model's array
     written: bool = True
 
-    def to_ours(self, array: np.ndarray) -> np.ndarray:
+    def from_file(self, array: np.ndarray) -> np.ndarray:
         has_them = array.ndim == self.count + self.rank and array.shape[: self.count] == (1,) * self.count
         return array.reshape(array.shape[self.count :]) if has_them else array
 
-    def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+    def to_file(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
         return array.reshape(*(1,) * self.count, *array.shape) if self.written else array
 
 
 @dataclasses.dataclass(frozen=True)
 class NoUnitAxes(Reshape):
-    """The file's array lacks the axes of length 1 that stand before ours."""
+    """The file's array lacks the leading axes of length 1."""
 
     count: int
 
-    def to_ours(self, array: np.ndarray) -> np.ndarray:
+    def from_file(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(*(1,) * self.count, *array.shape)
 
-    def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+    def to_file(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
         return array.reshape(array.shape[self.count :])
 
 
@@ -104,24 +105,24 @@ class Style:
 
     Attributes:
         separator: between a layer and its weight.
-        leaves: `{our weight: theirs}`.
-        reshapes: by our weight, or by a kind of layer and the weight, as `"query/kernel"`.
+        leaves: `{weight here: weight in the file}`.
+        reshapes: by the weight here, or by a kind of layer and the weight, as `"query/kernel"`.
     """
 
     separator: str
     leaves: Mapping[str, str]
     reshapes: Mapping[str, Reshape]
 
-    def renames(self, ours: str | tuple[str, ...], theirs: str, prefix: str) -> Iterator["Rename"]:
-        """The renames of a layer's weights, or of several layers that are fused in the file; `prefix` is of ours."""
-        parts = (ours,) if isinstance(ours, str) else ours
+    def renames(self, internal: str | tuple[str, ...], external: str, prefix: str) -> Iterator["Rename"]:
+        """The renames of a layer's weights, or of several layers that are fused in the file."""
+        parts = (internal,) if isinstance(internal, str) else internal
         kind, leaves = _kind(prefix + parts[0])
         if not leaves:
-            yield Rename(parts, theirs, self.reshapes.get(kind, SAME))
+            yield Rename(parts, external, self.reshapes.get(kind, SAME))
         for leaf in leaves:
             reshape = self.reshapes.get(f"{kind}/{leaf}") or self.reshapes.get(leaf, SAME)
             names = tuple(f"{part}/{leaf}" for part in parts)
-            yield Rename(names, theirs + self.separator + self.leaves[leaf], reshape)
+            yield Rename(names, external + self.separator + self.leaves[leaf], reshape)
 
 
 def _kind(layer: str) -> tuple[str, tuple[str, ...]]:
@@ -147,51 +148,51 @@ FLAX = Style(
 
 
 def with_units(style: Style, written: bool = True) -> Style:
-    """The style with GroupNorm of shape (1, 1, 1, C) in some files; `written` tells whether we write it so."""
+    """The style with GroupNorm of shape (1, 1, 1, C) in some files; `written` is whether files are written so."""
     units = UnitAxes(3, 1, written)
     return dataclasses.replace(style, reshapes={**style.reshapes, "group_norm/gamma": units, "group_norm/beta": units})
 
 
 @dataclasses.dataclass(frozen=True)
 class Rename:
-    """The name of an array in the file, and ours, of which there are several where the file fuses them."""
+    """The name of an array in the file, and the paths of its weights: several where the file fuses them."""
 
-    ours: tuple[str, ...]
-    theirs: str
+    internal: tuple[str, ...]
+    external: str
     reshape: Reshape = SAME
 
-    def to_ours(self, name: str, array: np.ndarray) -> list[np.ndarray]:
-        """The array of the file as ours, one for each of our names."""
-        count = len(self.ours)
+    def from_file(self, name: str, array: np.ndarray) -> list[np.ndarray]:
+        """The array of the file as one array for each internal path."""
+        count = len(self.internal)
         if count > 1 and (array.ndim == 0 or array.shape[0] % count):
             raise CheckpointError(
                 f"a fused matrix must have {count} equal parts in its rows.\nReceived: {name}, shape {array.shape}."
             )
-        return [self.reshape.to_ours(part) for part in (np.split(array, count) if count > 1 else [array])]
+        return [self.reshape.from_file(part) for part in (np.split(array, count) if count > 1 else [array])]
 
-    def to_theirs(self, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> np.ndarray:
-        """Our arrays among `tensors` as the one of the file."""
-        arrays = [self.reshape.to_theirs(tensors[path], num_heads) for path in self.ours]
+    def to_file(self, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> np.ndarray:
+        """The internal arrays among `tensors` as the one of the file."""
+        arrays = [self.reshape.to_file(tensors[path], num_heads) for path in self.internal]
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 class Group:
-    """Layers below a prefix of ours and one of theirs, both with the same numbers.
+    """Layers below an internal prefix and one of the file, both with the same numbers.
 
     `{block}` in a prefix stands for a number, `{block:02}` for one of at least two digits. All but blocks are counted
     from 1; `{stage-1}` counts them from 0.
     """
 
-    def __init__(self, ours: str, theirs: str, layers: Layers, style: Style) -> None:
-        self._prefixes = {"ours": ours, "theirs": theirs}
-        renames = [rename for names in layers.items() for rename in style.renames(*names, ours)]
+    def __init__(self, internal: str, external: str, layers: Layers, style: Style) -> None:
+        self._prefixes = {"internal": internal, "external": external}
+        renames = [rename for names in layers.items() for rename in style.renames(*names, internal)]
         self._renames = {
-            "ours": {part: rename for rename in renames for part in rename.ours},
-            "theirs": {rename.theirs: rename for rename in renames},
+            "internal": {part: rename for rename in renames for part in rename.internal},
+            "external": {rename.external: rename for rename in renames},
         }
 
     def find(self, name: str, side: str) -> Rename | None:
-        """The rename in which `name` stands on this side, `"ours"` or `"theirs"`, with whole names on both."""
+        """The rename in which `name` stands on this side, `"internal"` or `"external"`, with whole names on both."""
         prefix = self._prefixes[side]
         numbers = _numbers(prefix, name)
         if numbers is None:
@@ -199,8 +200,8 @@ class Group:
         rename = self._renames[side].get(name.removeprefix(prefix.format_map(numbers)))
         if rename is None:
             return None
-        ours, theirs = (prefix.format_map(numbers) for prefix in self._prefixes.values())
-        return Rename(tuple(ours + part for part in rename.ours), theirs + rename.theirs, rename.reshape)
+        internal, external = (prefix.format_map(numbers) for prefix in self._prefixes.values())
+        return Rename(tuple(internal + part for part in rename.internal), external + rename.external, rename.reshape)
 
 
 def _numbers(prefix: str, name: str) -> dict[str, int] | None:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from keras_vit.config.posembed import square_grid
-from keras_vit.weights.families.family import Arrays, Dialect, Folder, Makers
+from keras_vit.weights.families.layout import Arrays, Folder, Layout, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
-from keras_vit.weights.metadata.timm import timm_files, timm_opening
+from keras_vit.weights.metadata.timm import timm_files, timm_snippet
 from keras_vit.weights.read import CheckpointError
 
 _BACKBONE = "patch_embed.backbone."
@@ -46,7 +46,7 @@ def _written_names(names: Collection[str]) -> Callable[[str], str]:
     has_stages = any(name.startswith(f"{_BACKBONE}stages.") for name in names)
     stem = f"{_BACKBONE}stem." if has_stages else _BACKBONE
     others = {f"{_BACKBONE}stem.": stem, ".mlp.fc12.": ".mlp.fc1.", ".mlp.fc3.": ".mlp.fc2."}
-    return lambda name: functools.reduce(lambda told, pair: told.replace(*pair), others.items(), name)
+    return lambda name: functools.reduce(lambda found, pair: found.replace(*pair), others.items(), name)
 
 
 def with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
@@ -111,13 +111,13 @@ def _placed(token: Callable[[], np.ndarray], table: Callable[[], np.ndarray], ro
     return token() + table()[:, row : row + 1]
 
 
-TIMM = Dialect(
+TIMM = Layout(
     "timm",
     "timm",
     ".safetensors",
     TORCH,
     requires=(r"patch_embed\.proj\.weight",),
-    ignores=("mask_token", "decoder_.*"),  # of masked pre-training (MAE), beside its encoder
+    ignores=("mask_token", "decoder_.*"),  # of masked pre-training (MAE)
     names={
         ("", ""): TOKENS,
         ("block_{block:02}/", "blocks.{block}."): {
@@ -148,15 +148,15 @@ TIMM = Dialect(
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic_antialias",
-    norms_behind=True,
-    normalises_means=True,
-    folder=Folder(timm_files, timm_opening, epsilons=(1e-5,), always_resizes=True),
+    supports_post_norm=True,
+    normalizes_means=True,
+    folder=Folder(timm_files, timm_snippet, epsilons=(1e-5,), always_resizes=True),
 )
 TIMM_BEIT3 = dataclasses.replace(
     TIMM,
     name="timm_beit3",
     requires=(*TIMM.requires, r"blocks\.0\.attn\.norm\.weight", r"blocks\.0\.mlp\.norm\.weight"),
     forbids=(r"blocks\.0\.attn\.(q_bias|q_proj\.weight)",),
-    norms_behind=False,
+    supports_post_norm=False,
     layer_norm_epsilon=1e-5,
 )

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.families.family import IMAGENET_PHOTOS, Arrays, Dialect, Folder, Makers
+from keras_vit.weights.families.layout import IMAGENET_PHOTOS, Arrays, Folder, Layout, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
-from keras_vit.weights.metadata.transformers import transformers_files, transformers_opening
+from keras_vit.weights.metadata.transformers import transformers_files, transformers_snippet
 from keras_vit.weights.read import CheckpointError
 
 _PREFIX = r"(vit\.|deit\.|ijepa\.)?"  # of all names but those of the heads; none without a head
@@ -64,14 +64,14 @@ def _with_distillation_token(makers: Makers) -> Makers:
     return makers | {_CLASS_TOKEN: lambda: token()[:, :1], _DISTILLATION: lambda: token()[:, 1:]}
 
 
-def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Which of two class tokens the head of DeiT reads."""
     tokens = tensors.get("class_token/token")
     is_deit = "head/kernel" in tensors and tokens is not None and tokens.shape[1:2] == (2,)
     return {"class_token_indices": (0,)} if is_deit else {}
 
 
-HUGGINGFACE = Dialect(
+HUGGINGFACE = Layout(
     "huggingface",
     "transformers",
     ".safetensors",
@@ -110,16 +110,16 @@ HUGGINGFACE = Dialect(
     written_names=_written_names,
     read_steps=(_with_one_head,),
     written_steps=(_with_distillation_token,),
-    computes=_computes,
+    defaults=_defaults,
     activation="gelu",
     layer_norm_epsilon=1e-12,
     resize_method="bicubic",
-    lacks=("mean pooling beside a class token", "head on all tokens", "model without positions"),
-    folder=Folder(transformers_files, transformers_opening, says_epsilon=True, has_one_side=True),
+    unsupported=("mean pooling with a class token", "head on all tokens", "model without positions"),
+    folder=Folder(transformers_files, transformers_snippet, stores_epsilon=True, has_single_side=True),
 )
 
 
-PIXIO = Dialect(
+PIXIO = Layout(
     "huggingface_pixio",
     "transformers",
     ".safetensors",

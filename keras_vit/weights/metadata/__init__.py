@@ -1,4 +1,4 @@
-"""What files hold besides tensors: the note in our own files, and the JSON files of transformers, timm and OpenCLIP.
+"""What files hold besides tensors: the note of this package, and the JSON files of transformers, timm and OpenCLIP.
 
 They say what tensors cannot: the number of heads, the activation, how images must be prepared. A part that is not
 understood counts as missing, and one line reports it. Unsupported settings raise an error.
@@ -15,7 +15,7 @@ from keras_vit.config.records import Positions
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.renamed import current_arguments
-from keras_vit.weights.metadata.record import Reading, Sidecar, activation_of, sides_of
+from keras_vit.weights.metadata.record import Metadata, Reading, parse_activation, parse_size
 from keras_vit.weights.metadata.timm import read_timm
 from keras_vit.weights.metadata.transformers import read_transformers
 from keras_vit.weights.read import TensorFile
@@ -36,8 +36,8 @@ NOTED_FIELDS = (
 )
 
 
-def read(file: TensorFile | ShardedFile) -> Sidecar:
-    """The sidecar of a `TensorFile`: its note if it has one of ours, else the JSON files of its folder.
+def read(file: TensorFile | ShardedFile) -> Metadata:
+    """The metadata of a `TensorFile`: its note if this package wrote one, else the JSON files of its folder.
 
     Raises:
         CheckpointError: for an activation or pooling that is not computed here.
@@ -45,18 +45,18 @@ def read(file: TensorFile | ShardedFile) -> Sidecar:
     if "config" in file.note:
         return read_note(file.note, file.path)
     if file.kind == "npz":
-        return Sidecar()
+        return Metadata()
     folder = file.path.parent
     config, remarks = _json(folder / "config.json")
     if {"pretrained_cfg", "model_args", "architecture"} & set(config):
-        said = read_timm(config, folder)
+        found = read_timm(config, folder)
     elif os.path.lexists(folder / "open_clip_config.json"):
         config, remarks = _json(folder / "open_clip_config.json")
-        said = read_open_clip(config)
+        found = read_open_clip(config)
     else:
         processor, more = _json(folder / "preprocessor_config.json")
-        said, remarks = read_transformers(config, processor, folder), remarks + more
-    return dataclasses.replace(said, remarks=(*remarks, *said.remarks))
+        found, remarks = read_transformers(config, processor, folder), remarks + more
+    return dataclasses.replace(found, remarks=(*remarks, *found.remarks))
 
 
 def _json(path: Path) -> tuple[dict, list[str]]:
@@ -67,12 +67,12 @@ def _json(path: Path) -> tuple[dict, list[str]]:
     return reading.part("text", lambda: json_object(path, _MOST_BYTES), empty={}), reading.remarks
 
 
-def note_of(
-    config: dict[str, Any], num_heads: int | None, preprocessing: Preprocessing | None, grid: Pair | None, dialect: str
+def make_note(
+    config: dict[str, Any], num_heads: int | None, preprocessing: Preprocessing | None, grid: Pair | None, layout: str
 ) -> dict[str, Any]:
-    """The note that our own files carry."""
+    """The note in files that this package writes."""
     note = {
-        "dialect": dialect,
+        "dialect": layout,
         "config": {name: config[name] for name in NOTED_FIELDS if name in config},
         "num_heads": num_heads,
         "preprocessing": None if preprocessing is None else dataclasses.asdict(preprocessing),
@@ -80,8 +80,8 @@ def note_of(
     return note if grid is None else note | {"position_grid": list(grid)}
 
 
-def read_note(note: dict, path: Path) -> Sidecar:
-    """What a note of ours says.
+def read_note(note: dict, path: Path) -> Metadata:
+    """What a note of this package says.
 
     Raises:
         CheckpointError: for an activation that is not computed here.
@@ -91,14 +91,14 @@ def read_note(note: dict, path: Path) -> Sidecar:
     preprocessing, grid = note.get("preprocessing"), note.get("position_grid")
     fields = {name: config[name] for name in NOTED_FIELDS if name in config}
     if "activation" in fields:
-        fields["activation"] = activation_of(fields["activation"], f"the note of {path}")
-    return Sidecar(
+        fields["activation"] = parse_activation(fields["activation"], f"the note of {path}")
+    return Metadata(
         fields=reading.fields(fields),
         layout=str(note.get("dialect")),
         num_heads=reading.count("num_heads", note.get("num_heads")),
         grid=None
         if grid is None
-        else reading.part("position_grid", lambda: sides_of(check_grid("position_grid", grid))),
+        else reading.part("position_grid", lambda: parse_size(check_grid("position_grid", grid))),
         preprocessing=None
         if preprocessing is None
         else reading.preprocessing(lambda: Preprocessing(**_object(preprocessing))),
@@ -106,21 +106,21 @@ def read_note(note: dict, path: Path) -> Sidecar:
     )
 
 
-def _object(said: Any) -> dict:
-    if not isinstance(said, dict):
-        raise TypeError(f"this must be an object.\nReceived: {said!r:.40}.")
-    return said
+def _object(value: Any) -> dict:
+    if not isinstance(value, dict):
+        raise TypeError(f"this must be an object.\nReceived: {value!r:.40}.")
+    return value
 
 
-def read_open_clip(config: dict) -> Sidecar:
-    """The sidecar of an `open_clip_config.json`."""
+def read_open_clip(config: dict) -> Metadata:
+    """The metadata of an `open_clip_config.json`."""
     reading = Reading("open_clip_config.json")
     model = reading.part("model_cfg", lambda: _object(config.get("model_cfg")), empty={})
     vision = reading.part("vision_cfg", lambda: _object(model.get("vision_cfg")), empty={})
     heads = reading.part("heads", lambda: vision.get("width", 0) // vision.get("head_width", 64) or None)
-    return Sidecar(
+    return Metadata(
         fields={"activation": "quick_gelu" if model.get("quick_gelu") else "gelu"},
         num_heads=reading.count("heads", heads),
-        image_size=reading.part("image_size", lambda: sides_of(vision.get("image_size"))),
+        image_size=reading.part("image_size", lambda: parse_size(vision.get("image_size"))),
         remarks=tuple(reading.remarks),
     )

@@ -6,20 +6,20 @@ landscape, portrait and square, of 120 x 180 to 854 x 1280 pixels. Both processo
 
 from keras_vit.annotations import Pair
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.families import DIALECTS, FOLDERS
+from keras_vit.weights.families import FOLDERS, LAYOUTS
 
 DIFFERENCES_FILE = "PREPROCESSING.md"
 
 
-def differences(dialect: str, record: Preprocessing, image_size: Pair | None) -> tuple[str, ...]:
+def differences(layout: str, record: Preprocessing, image_size: Pair | None) -> tuple[str, ...]:
     """A line for each step in which a folder's processor differs from the record by more than 2 grey levels.
 
     Args:
-        dialect: `"timm"` or `"huggingface"`.
+        layout: `"timm"` or `"huggingface"`.
         record: a `Preprocessing`.
         image_size: `(H, W)` of the model, or `None` if it takes any.
     """
-    software, folder = DIALECTS[dialect].software, FOLDERS[dialect]
+    software, folder = LAYOUTS[layout].software, FOLDERS[layout]
     if record.resize == "none" or record.image_size is None:
         resizes = folder.always_resizes or record.resize != "none"
         return (f"It resizes to {image_size}, this model takes images as they are.",) if resizes else ()
@@ -39,7 +39,7 @@ def differences(dialect: str, record: Preprocessing, image_size: Pair | None) ->
             f"It rounds lengths by its own rules, this model by those of {record.rounding}: photos of some sizes are "
             "shifted by a pixel, which is 6 to 11 grey levels in the mean, up to 179. On others they agree."
         )
-    if crop and folder.has_one_side and image_size is not None and image_size[0] != image_size[1]:
+    if crop and folder.has_single_side and image_size is not None and image_size[0] != image_size[1]:
         lines.append(
             "It knows one size for the shorter side of a photo, whatever its aspect. Where a rectangle needs less, it "
             "cuts out a smaller part: 11 to 31 grey levels in the mean, up to 249. On square photos they agree."

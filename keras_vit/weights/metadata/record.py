@@ -13,7 +13,7 @@ from keras_vit.weights.read import CheckpointError
 
 _LONGEST = 200  # characters of a stranger's words in a remark
 _MOST = 2**31  # no side of an image and no number of heads; products of more digits than Python prints are errors
-_ACTIVATIONS = {  # words of transformers, timm and ours: ours
+_ACTIVATIONS = {  # names in transformers, timm and here: here
     "gelu": "gelu",
     "gelu_python": "gelu",
     "gelu_tanh": "gelu_tanh",
@@ -26,15 +26,17 @@ _ACTIVATIONS = {  # words of transformers, timm and ours: ours
 
 
 @dataclasses.dataclass(frozen=True)
-class Sidecar:
-    """What a file, or the JSON beside it, says of the model; `remarks` has a line for each part not understood."""
+class Metadata:
+    """What a file, or the JSON in its folder, says of the model; `remarks` has a line for each part not understood."""
 
     fields: dict = dataclasses.field(default_factory=dict)
-    layout: str = ""  # the `model_type` of transformers, or our name of the dialect
+    layout: str = ""  # the `model_type` of transformers, or the layout in a note
     family: str = ""  # as config.json names it; `""` without such a file
-    layouts: tuple[str, ...] = ()  # our names of those that files of the family have; none for an unknown one
+    layouts: tuple[str, ...] = ()  # those of the family's files; none for an unknown one
     num_heads: int | None = None
-    sizes: dict[str, Any] = dataclasses.field(default_factory=dict)  # what it says of the architecture, by our words
+    sizes: dict[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # what it says of the architecture, as `ViTConfig` names it
     grid: tuple[int, int] | None = None
     image_size: tuple[int, int] | None = None  # that the position table belongs to
     preprocessing: Preprocessing | None = None
@@ -73,8 +75,8 @@ class Reading:
         return self.part(what, lambda: _count(number))
 
 
-def activation_of(word: Any, place: FilePath) -> str | None:
-    """Our word for an activation, or `None` for none said.
+def parse_activation(word: Any, place: FilePath) -> str | None:
+    """The field `activation` of another software's name, or `None` for `None`.
 
     Raises:
         CheckpointError: for one that is not computed here.
@@ -82,20 +84,20 @@ def activation_of(word: Any, place: FilePath) -> str | None:
     if word is None:
         return None
     if not isinstance(word, str) or word not in _ACTIVATIONS:
-        raise not_computed("activation", word, place, "exact, tanh or quick GELU")
+        raise unsupported_error("activation", word, place, "exact, tanh or quick GELU")
     return _ACTIVATIONS[word]
 
 
-def not_computed(what: str, word: Any, place: FilePath, known: str) -> CheckpointError:
-    """The error for a model that is another function than any of ours."""
+def unsupported_error(what: str, word: Any, place: FilePath, known: str) -> CheckpointError:
+    """The error for a model that no model here computes."""
     return CheckpointError(
         f"the {what} must be one that is computed here ({known}), since with another the same weights give other "
         f"numbers.\nReceived: {word!r:.100} in {place}. If that is wrong of these weights, correct it there."
     )
 
 
-def sides_of(size: Any) -> tuple[int, int] | None:
-    """`(H, W)` of an int, `[h, w]` or `{"height": h, "width": w}`; `None` for none said."""
+def parse_size(size: Any) -> tuple[int, int] | None:
+    """`(H, W)` of an int, `[h, w]` or `{"height": h, "width": w}`; `None` for `None`."""
     if size is None:
         return None
     if isinstance(size, dict):
@@ -118,19 +120,19 @@ def _count(number: Any) -> Any:
     return number
 
 
-def sizes_said(said: dict, place: Path, **words: str) -> dict[str, Any]:
-    """Numbers of a config that the tensors tell too, and the patch size, by our words.
+def size_fields(config: dict, place: Path, **words: str) -> dict[str, Any]:
+    """Numbers of a config that the tensors show too, and the patch size, as `ViTConfig` names them.
 
     Raises:
         CheckpointError: for patches that are no squares.
     """
     words |= {"patch_size": "patch_size"}
-    side = said.get("patch_size")
+    side = config.get("patch_size")
     if isinstance(side, list):
         if len({*map(str, side)}) != 1:
-            raise not_computed("patch", f"patch_size={side}", place, "a square")
-        said = said | {"patch_size": side[0]}  # [14, 14], as InternVL has it
-    return {ours: said[word] for word, ours in words.items() if type(said.get(word)) is int}
+            raise unsupported_error("patch", f"patch_size={side}", place, "a square")
+        config = config | {"patch_size": side[0]}  # [14, 14], as InternVL has it
+    return {field: config[word] for word, field in words.items() if type(config.get(word)) is int}
 
 
 PLAIN_FIELDS = {"patch_bias": True, "pre_norm": False, "proj_bias": True, "mlp_bias": True, "layer_scale": "none"}

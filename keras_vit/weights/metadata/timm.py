@@ -15,19 +15,19 @@ from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.metadata.record import (
     PLAIN_FIELDS,
     USUAL_FIELDS,
+    Metadata,
     Reading,
-    Sidecar,
-    activation_of,
     check_writable,
     nearest_filter,
-    not_computed,
-    sides_of,
-    sizes_said,
+    parse_activation,
+    parse_size,
+    size_fields,
+    unsupported_error,
 )
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import config_of_timm
 
-POOLS = {"token": "token", "avg": "gap", "map": "map", "": "none"}  # timm's `global_pool`: ours
+POOLS = {"token": "token", "avg": "gap", "map": "map", "": "none"}  # timm's `global_pool`: `pooling`
 _TIMM_SIZES = {"embed_dim": "hidden_size", "depth": "num_layers", "reg_tokens": "registers"}
 _TIMM_SIZES |= {"num_reg_tokens": "registers"}
 _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
@@ -38,8 +38,8 @@ _TANH_SIGLIP = re.compile(
 _NOT_THE_AUTHORS = 'activation "gelu" as timm computes it; the authors\' numbers need activation="gelu_tanh"'
 
 
-def read_timm(config: dict, folder: Path) -> Sidecar:
-    """The sidecar of a `config.json` with a `pretrained_cfg`.
+def read_timm(config: dict, folder: Path) -> Metadata:
+    """The metadata of a `config.json` with a `pretrained_cfg`.
 
     Raises:
         CheckpointError: for an activation or a pooling that is not computed here.
@@ -48,42 +48,42 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
     arguments = config.get("model_args")
     arguments = arguments if isinstance(arguments, dict) else {}
     check_known(arguments, place)
-    told = {
-        "activation": activation_of(arguments.get("act_layer"), place),
+    named = {
+        "activation": parse_activation(arguments.get("act_layer"), place),
         "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), place),
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
     }
-    layouts = layouts_of_architecture(config.get("architecture"), arguments, place)
+    layouts = timm_layouts(config.get("architecture"), arguments, place)
     architecture = str(config.get("architecture"))
     known = config_of_timm(architecture)
-    fields = _computed_by(architecture) | computed_by_eva(architecture, arguments, place)
-    fields |= {name: value for name, value in told.items() if value}
+    fields = _name_fields(architecture) | eva_fields(architecture, arguments, place)
+    fields |= {name: value for name, value in named.items() if value}
     if "siglip" in architecture and fields.get("activation", "gelu") == "gelu":
         reading.remarks.append(_NOT_THE_AUTHORS)
     if isinstance(arguments.get("class_token"), bool) and fields.get("pooling") in ("gap", "map"):
-        fields["class_token"] = arguments["class_token"]  # elsewhere the pooling tells
-    return Sidecar(
+        fields["class_token"] = arguments["class_token"]  # else the pooling decides
+    return Metadata(
         fields=reading.fields(fields),
         family=f"architecture {config.get('architecture')!r:.80}",
         layouts=layouts,
         num_heads=reading.count("num_heads", arguments.get("num_heads", getattr(known, "num_heads", None))),
-        sizes=told_by_architecture(architecture, arguments)
-        | sizes_said(arguments, place, **_TIMM_SIZES)
-        | told_twice(arguments, has_plain_mlp=known is not None and not known.gated_mlp)
-        | pooled_by(architecture, arguments)
-        | _classes_said(arguments.get("num_classes", config.get("num_classes"))),
-        image_size=reading.part("img_size", lambda: sides_of(arguments.get("img_size"))),
+        sizes=expected_from_timm_name(architecture, arguments)
+        | size_fields(arguments, place, **_TIMM_SIZES)
+        | conflicting_fields(arguments, has_plain_mlp=known is not None and not known.gated_mlp)
+        | default_norm_fields(architecture, arguments)
+        | _class_fields(arguments.get("num_classes", config.get("num_classes"))),
+        image_size=reading.part("img_size", lambda: parse_size(arguments.get("img_size"))),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
         remarks=tuple(reading.remarks),
     )
 
 
-def _classes_said(count: Any) -> dict[str, int]:
+def _class_fields(count: Any) -> dict[str, int]:
     return {"classes": count} if type(count) is int and count else {}
 
 
-def _computed_by(architecture: str) -> dict[str, Any]:
-    """What timm computes of a model by its name, where no tensor tells it and it is not timm's default."""
+def _name_fields(architecture: str) -> dict[str, Any]:
+    """What timm computes of a model by its name, unless it is timm's default or a tensor shows it."""
     fields: dict[str, Any] = {}
     if "_clip_" in architecture and not re.match("eva|vit_.*mobileclip", architecture):
         fields = {"layer_norm_epsilon": 1e-5}
@@ -102,34 +102,34 @@ def _pooling(word: Any, place: Path) -> str | None:
     if word is None:
         return None
     if not isinstance(word, str) or word not in POOLS:
-        raise not_computed("pooling", word, place, ", ".join(map(repr, POOLS)))
+        raise unsupported_error("pooling", word, place, ", ".join(map(repr, POOLS)))
     return POOLS[word]
 
 
-def _timm_preprocessing(said: Any) -> Preprocessing | None:
-    if not isinstance(said, dict):
-        raise TypeError(f"`pretrained_cfg` must be an object.\nReceived: pretrained_cfg {said!r}")
-    size = said.get("input_size")
+def _timm_preprocessing(config: Any) -> Preprocessing | None:
+    if not isinstance(config, dict):
+        raise TypeError(f"`pretrained_cfg` must be an object.\nReceived: pretrained_cfg {config!r}")
+    size = config.get("input_size")
     if size is None:
         return None
     if not isinstance(size, list) or len(size) != 3:
         raise ValueError(f"`input_size` must be [C, H, W].\nReceived: input_size {size!r}")
-    mode = said.get("crop_mode")
+    mode = config.get("crop_mode")
     if mode not in _CROP_MODES:
         raise ValueError(f"`crop_mode` must be one that a record can hold.\nReceived: crop_mode {mode}")
-    statistics: dict[str, Any] = {"mean": said.get("mean"), "std": said.get("std")}
+    statistics: dict[str, Any] = {"mean": config.get("mean"), "std": config.get("std")}
     return Preprocessing(
         image_size=tuple(size[1:]),
         **statistics,
-        interpolation=said.get("interpolation", "bicubic"),
+        interpolation=config.get("interpolation", "bicubic"),
         antialias=True,
         resize=_CROP_MODES[mode],
-        crop_fraction=said.get("crop_pct", 1.0),
+        crop_fraction=config.get("crop_pct", 1.0),
     )
 
 
-# That say nothing of what is computed at inference, or what the shapes of the tensors tell as well.
-_PASSED_OVER = (
+# Arguments that change nothing at inference, or that the shapes of the tensors show.
+_IGNORED_ARGUMENTS = (
     *("num_classes", "in_chans", "mlp_ratio", "attn_pool_mlp_ratio", "swiglu_align_to", "qkv_fused", "proj_bias"),
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
     *("weight_init", "fix_init", "head_init_scale", "dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
@@ -150,8 +150,8 @@ _READ_ARGUMENTS = (  # by `read_timm` and below
         "use_post_norm",
     ),
 )
-# Arguments of which tensors tell the same: our field, and its value by theirs where it is no flag.
-_TOLD_TWICE: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
+# Arguments that the tensors show too: the field, and its value by the argument's where it is no flag.
+_REDUNDANT_ARGUMENTS: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
     "pre_norm": ("pre_norm", {}),
     "use_rel_pos_bias": ("relative_bias", {True: "blocks"}),
     "use_shared_rel_pos_bias": ("relative_bias", {True: "shared"}),
@@ -190,7 +190,7 @@ _OTHER_FIELDS: Mapping[str, Mapping[str, Any]] = {  # likewise
     r"vit_.*_lingbot": {"layer_norm_epsilon": 1e-5},
     r"vit_.*_rpn_": {"norm_position": "post"},
 }
-_ROTARY_WORDS = {  # arguments that each tell one field of rotary positions
+_ROTARY_WORDS = {  # arguments that each set one field of rotary positions
     "rope_temperature": "rotary_theta",
     "rope_rotate_half": "rotary_layout",
     "rope_grid_indexing": "rotary_axes",
@@ -210,68 +210,74 @@ def check_known(arguments: Mapping[str, Any], place: Path) -> None:
     Raises:
         CheckpointError: that names the argument.
     """
-    known = {*_PASSED_OVER, *_READ_ARGUMENTS, *_TOLD_TWICE}
+    known = {*_IGNORED_ARGUMENTS, *_READ_ARGUMENTS, *_REDUNDANT_ARGUMENTS}
     for name, value in arguments.items():
         if value is not None and name not in known:
-            raise not_computed("argument of timm's class", f"{name}={value!r}", place, "those of a plain ViT")
+            raise unsupported_error("argument of timm's class", f"{name}={value!r}", place, "those of a plain ViT")
 
 
-def computed_by_eva(architecture: str, arguments: Mapping[str, Any], place: Path) -> dict[str, Any]:
+def eva_fields(architecture: str, arguments: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """Fields of what timm's class `Eva` computes by the name of an architecture and `model_args`.
 
     Args:
-        architecture: as `"eva02_base_patch14_224"`; of another class nothing is told but rotary positions.
+        architecture: as `"eva02_base_patch14_224"`; of another class only rotary positions are read.
         arguments: `model_args`.
         place: of the file, for the message.
 
     Raises:
         CheckpointError: for a kind of rotary positions that is not computed here.
     """
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for pattern, known in _EVA_ARGUMENTS.items():
-        said |= known if re.match(pattern, architecture) else {}
+        settings |= known if re.match(pattern, architecture) else {}
     if sizes := re.match(r"vit_pe_.*patch(\d+)_(\d+)", architecture):
-        said["ref_feat_shape"] = int(sizes[2]) // int(sizes[1])
-    said |= {name: value for name, value in arguments.items() if name in _READ_ARGUMENTS and value is not None}
-    heads = said.get("attn_pool_num_heads")
-    fields = {"map_heads": heads} if heads and said.get("global_pool", "map") == "map" else {}
+        settings["ref_feat_shape"] = int(sizes[2]) // int(sizes[1])
+    settings |= {name: value for name, value in arguments.items() if name in _READ_ARGUMENTS and value is not None}
+    heads = settings.get("attn_pool_num_heads")
+    fields = {"map_heads": heads} if heads and settings.get("global_pool", "map") == "map" else {}
     for pattern, known in _OTHER_FIELDS.items():
         fields |= known if re.match(pattern, architecture) else {}
-    if said.get("pool_include_prefix"):
-        if said.get("global_pool") not in ("map", "token"):
-            raise not_computed("pooling", "pool_include_prefix=True", place, "the mean of the patches, or attention")
-        fields |= {"pool_prefix_tokens": True} if said["global_pool"] == "map" else {}
-    if "use_post_norm" in said:
-        fields["norm_position"] = "post" if said["use_post_norm"] else "pre"
-    if "use_rot_pos_emb" in said:
-        fields |= _rotary(said, place) if said["use_rot_pos_emb"] else {"rotary": "none"}
-    elif named := [word for word in _ROTARY_WORDS if word in said]:  # of an unknown architecture, which turns or not
-        told = _rotary(said, place)
-        fields |= {_ROTARY_WORDS[word]: told[_ROTARY_WORDS[word]] for word in named if _ROTARY_WORDS[word] in told}
+    if settings.get("pool_include_prefix"):
+        if settings.get("global_pool") not in ("map", "token"):
+            raise unsupported_error(
+                "pooling", "pool_include_prefix=True", place, "the mean of the patches, or attention"
+            )
+        fields |= {"pool_prefix_tokens": True} if settings["global_pool"] == "map" else {}
+    if "use_post_norm" in settings:
+        fields["norm_position"] = "post" if settings["use_post_norm"] else "pre"
+    if "use_rot_pos_emb" in settings:
+        fields |= _rotary(settings, place) if settings["use_rot_pos_emb"] else {"rotary": "none"}
+    elif named := [
+        word for word in _ROTARY_WORDS if word in settings
+    ]:  # of an unknown architecture, which turns or not
+        rotary = _rotary(settings, place)
+        fields |= {_ROTARY_WORDS[word]: rotary[_ROTARY_WORDS[word]] for word in named if _ROTARY_WORDS[word] in rotary}
     return fields
 
 
-def _rotary(said: Mapping[str, Any], place: Path) -> dict[str, Any]:
+def _rotary(settings: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """The fields of rotary positions by the arguments of timm's class."""
-    kind, axes = said.get("rope_type", "cat"), said.get("rope_grid_indexing", "ij")
-    reference = sides_of(said.get("ref_feat_shape"))
+    kind, axes = settings.get("rope_type", "cat"), settings.get("rope_grid_indexing", "ij")
+    reference = parse_size(settings.get("ref_feat_shape"))
     for word, value, known in (("rope_type", kind, _KINDS), ("rope_grid_indexing", axes, ("ij", "xy"))):
         if value not in known:
-            raise not_computed("rotary position", f"{word}={value!r}", place, ", ".join(known))
+            raise unsupported_error("rotary position", f"{word}={value!r}", place, ", ".join(known))
     if reference is not None and reference[0] != reference[1]:
-        raise not_computed("rotary position", f"ref_feat_shape={reference}", place, "scaled to a square grid")
+        raise unsupported_error("rotary position", f"ref_feat_shape={reference}", place, "scaled to a square grid")
     fields = {
         "rotary": "mixed" if kind == "mixed" else "axial",
-        "rotary_theta": said.get("rope_temperature", 10000.0),
-        "rotary_layout": "half" if said.get("rope_rotate_half") else "interleaved",
+        "rotary_theta": settings.get("rope_temperature", 10000.0),
+        "rotary_layout": "half" if settings.get("rope_rotate_half") else "interleaved",
         "rotary_axes": "yx" if axes == "ij" else "xy",
     }
-    offset = said.get("rope_grid_offset", 0.0)
+    offset = settings.get("rope_grid_offset", 0.0)
     if kind == "dinov3" and offset:
-        raise not_computed("rotary position", f"rope_type='dinov3', rope_grid_offset={offset}", place, "without one")
-    if kind == "mixed" and said.get("rope_rotate_half"):
-        raise not_computed("rotary position", "rope_type='mixed', rope_rotate_half=True", place, "in pairs")
-    has_grid = kind == "cat"  # for other kinds timm passes over what is said of it
+        raise unsupported_error(
+            "rotary position", f"rope_type='dinov3', rope_grid_offset={offset}", place, "without one"
+        )
+    if kind == "mixed" and settings.get("rope_rotate_half"):
+        raise unsupported_error("rotary position", "rope_type='mixed', rope_rotate_half=True", place, "in pairs")
+    has_grid = kind == "cat"  # for other kinds timm passes over what is settings of it
     return fields | {
         "rotary_coordinates": "unit" if kind == "dinov3" else "grid",
         "rotary_offset": offset if has_grid else 0.0,
@@ -279,31 +285,31 @@ def _rotary(said: Mapping[str, Any], place: Path) -> dict[str, Any]:
     }
 
 
-def told_twice(arguments: Mapping[str, Any], has_plain_mlp: bool) -> dict[str, Any]:
-    """Fields by the arguments that the tensors tell too, so that a contradiction is seen.
+def conflicting_fields(arguments: Mapping[str, Any], has_plain_mlp: bool) -> dict[str, Any]:
+    """Fields by the arguments that the tensors show too, so that a contradiction is seen.
 
     Args:
         arguments: `model_args`.
-        has_plain_mlp: whether `mlp_ratio` tells the width of the MLP, which timm changes where it is gated.
+        has_plain_mlp: whether `mlp_ratio` sets the width of the MLP, which timm changes where it is gated.
     """
-    said: dict[str, Any] = {}
-    for name, (field, words) in _TOLD_TWICE.items():
+    fields: dict[str, Any] = {}
+    for name, (field, words) in _REDUNDANT_ARGUMENTS.items():
         value = arguments.get(name)
         if isinstance(value, bool) and (not words or value in words):
-            said[field] = words[value] if words else value
+            fields[field] = words[value] if words else value
     if "init_values" in arguments and arguments["init_values"] is None:
-        said["layer_scale"] = "none"
+        fields["layer_scale"] = "none"
     ratio, width = arguments.get("mlp_ratio"), arguments.get("embed_dim")
     if isinstance(ratio, (int, float)) and isinstance(width, int) and has_plain_mlp:
-        said["mlp_dim"] = int(ratio * width + 1e-6)  # as timm cuts it; a ratio that we wrote may be a bit less
+        fields["mlp_dim"] = int(ratio * width + 1e-6)  # as timm cuts it; a ratio that we wrote may be a bit less
     if isinstance(arguments.get("class_token"), bool):
-        said["class_token"] = arguments["class_token"]
+        fields["class_token"] = arguments["class_token"]
     if isinstance(counts := arguments.get("num_kv_heads"), list):
-        said["kv_heads"] = tuple(counts)
-    return said
+        fields["kv_heads"] = tuple(counts)
+    return fields
 
 
-def pooled_by(architecture: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+def default_norm_fields(architecture: str, arguments: Mapping[str, Any]) -> dict[str, str]:
     """Where timm's class for plain models has its last norm, if `model_args` change the token's pooling to the mean."""
     config = config_of_timm(architecture)
     if config is None or (config.pooling, config.rotary) != ("token", "none"):
@@ -313,9 +319,9 @@ def pooled_by(architecture: str, arguments: Mapping[str, Any]) -> dict[str, str]
     return {} if isinstance(arguments.get("fc_norm"), bool) else {"final_norm": "pooled"}
 
 
-_VIT = ("timm", "timm_beit3", "timm_aimv2")  # of timm's class `VisionTransformer`, where the roles tell them apart
+_VIT = ("timm", "timm_beit3", "timm_aimv2")  # of timm's class `VisionTransformer`, which tensors distinguish
 _EVA = ("timm_eva", "timm_dinov3", "timm_rope", "timm_rope_registers", "timm_sapiens2", "timm_pe_core", "timm_pe")
-_ARCHITECTURES: Mapping[str, tuple[str, ...]] = {  # how timm's names begin, the first of which counts: our layouts
+_ARCHITECTURES: Mapping[str, tuple[str, ...]] = {  # how timm's names begin, the first of which counts: layouts here
     r"eva02_|eva_giant_": ("timm_eva",),
     r"eva_large_": ("timm_eva", "timm"),
     r"beit(v2)?_": ("timm_beit",),
@@ -334,7 +340,7 @@ _UNRECORDED = re.compile(
     r"vit_so150m_patch16_reg4_map_256|vit_base_patch16_rpn_224|beit3_giant_patch14_\d+|"
     r"test_vit\d?"
 )
-_CLOSED: Mapping[str, str] = {  # likewise, of models that are not computed here: what these have
+_UNSUPPORTED: Mapping[str, str] = {  # likewise, of models that are not computed here: what these have
     r"(vit|test_vit)_s?relpos": "relative positions of another kind",
     r"vit_.*_\d+x[2-9]\d*_|vit_.*_(parallel|xp)_|vit_d?pwee_": "attention and MLP side by side",
     r"vit_d(wee|little)_": "differential attention",
@@ -350,7 +356,7 @@ _CLOSED: Mapping[str, str] = {  # likewise, of models that are not computed here
 }
 
 
-def layouts_of_architecture(architecture: Any, arguments: Mapping[str, Any], place: Path) -> tuple[str, ...]:
+def timm_layouts(architecture: Any, arguments: Mapping[str, Any], place: Path) -> tuple[str, ...]:
     """The layouts in which timm has a model of that name; none for a name that is not known here.
 
     Args:
@@ -362,15 +368,15 @@ def layouts_of_architecture(architecture: Any, arguments: Mapping[str, Any], pla
         CheckpointError: for a model that is not computed here.
     """
     architecture = str(architecture)
-    if part := next((part for pattern, part in _CLOSED.items() if re.match(pattern, architecture)), None):
-        raise not_computed("architecture", architecture, place, f"plain Vision Transformers, and not {part}")
+    if part := next((part for pattern, part in _UNSUPPORTED.items() if re.match(pattern, architecture)), None):
+        raise unsupported_error("architecture", architecture, place, f"plain Vision Transformers, and not {part}")
     if config_of_timm(architecture) is None and not _UNRECORDED.fullmatch(architecture):
         return ()
     found = next(rows for pattern, rows in _ARCHITECTURES.items() if re.match(pattern, architecture))
     return (*_EVA, "timm") if "attn_type" in arguments and set(found) & set(_EVA) else found
 
 
-_TOLD = (
+_EXPECTED_FIELDS = (
     *("patch_bias", "patch_norm", "pre_norm", "norm", "qkv_bias", "proj_bias", "mlp_bias", "gated_mlp"),
     *("attention_norm", "mlp_norm", "layer_scale", "final_norm", "registers", "rotary", "qk_norm", "relative_bias"),
 )
@@ -400,24 +406,24 @@ _PLAIN_NAMES = re.compile(  # of architectures of timm that no record has
 )
 
 
-def told_by_architecture(architecture: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def expected_from_timm_name(architecture: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What timm's model of that name has, but for what `model_args` may change; `{}` for a name that is not known."""
     config, plain = config_of_timm(architecture), _PLAIN_NAMES.fullmatch(architecture)
     if config is None and not plain:
         return {}
     given = [name for name, value in arguments.items() if value is not None or name == "init_values"]
     changed = {field for name in given for field in (name, *_CHANGED_BY.get(name, ()))}
-    said = PLAIN_FIELDS | {"registers": 0, "gated_mlp": False} if config is None else _fields_of(config)
-    return {field: value for field, value in said.items() if field not in changed}
+    fields = PLAIN_FIELDS | {"registers": 0, "gated_mlp": False} if config is None else _expected_fields(config)
+    return {field: value for field, value in fields.items() if field not in changed}
 
 
-def _fields_of(config: ViTConfig) -> dict[str, Any]:
-    said = {field: getattr(config, field) for field in _TOLD} | {"class_token": config.has_class_token}
+def _expected_fields(config: ViTConfig) -> dict[str, Any]:
+    fields = {field: getattr(config, field) for field in _EXPECTED_FIELDS} | {"class_token": config.has_class_token}
     if config.pooling != "gap":
-        said["attention_pooling"] = config.pooling in ("map", "attentive")
+        fields["attention_pooling"] = config.pooling in ("map", "attentive")
     if config.position_embedding in ("learned", "none"):
-        said["position_table"] = config.position_embedding == "learned"
-    return said
+        fields["position_table"] = config.position_embedding == "learned"
+    return fields
 
 
 def timm_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
@@ -433,16 +439,16 @@ def timm_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str,
     return {"config.json": _timm_config(facts, preprocessing)}
 
 
-def timm_opening(place: str, classifies: bool) -> str:
+def timm_snippet(place: str, classifies: bool) -> str:
     """Python that opens a folder, or `hf:owner/name`, with timm."""
     name = place.replace("hf:", "hf-hub:") if place.startswith("hf:") else f"local-dir:{place}"
     return f"import timm\n\nmodel = timm.create_model({json.dumps(name)}, pretrained=True)"
 
 
 POOL_WORDS = {pooling: word for word, pooling in POOLS.items()}
-_BEHIND = "vit_base_patch16_rpn_224"  # of norms behind attention and MLP, for which no argument is
+_POST_NORM = "vit_base_patch16_rpn_224"  # of norms after attention and MLP, for which there is no argument
 _BEIT3, _CLIP = "beit3_base_patch16_224", "vit_base_patch16_clip_224"  # with an epsilon of 1e-5
-_TIMM_NORMS = {  # arguments on LayerNorms that most models lack: our fields
+_TIMM_NORMS = {  # arguments on LayerNorms that most models lack: the fields
     "pre_norm": "pre_norm",
     "scale_attn_norm": "attention_norm",
     "scale_mlp_norm": "mlp_norm",
@@ -468,7 +474,7 @@ def _timm_config(facts: dict, record: Preprocessing) -> dict:
         registers = facts["registers"]
         optional = {  # argument: (whether it is written, its value)
             "pre_norm": (name == _CLIP, facts["pre_norm"]),
-            "qkv_bias": (name == _BEHIND or facts["qkv_bias"] == "none", facts["qkv_bias"] != "none"),
+            "qkv_bias": (name == _POST_NORM or facts["qkv_bias"] == "none", facts["qkv_bias"] != "none"),
             "init_values": (facts["layer_scale"] == "both", 1e-5),
             "reg_tokens": (registers, registers),
             "no_embed_class": (registers, True),
@@ -510,17 +516,17 @@ def _timm_architecture(facts: dict[str, Any]) -> str:
         (2, 2, 2, 2): "vit_small_r26_s32_224",
     }
     names |= {(3, 4, 9): "vit_base_r50_s16_224", (3, 4, 6, 3): "vit_large_r50_s32_224"}
-    is_larger = facts["layer_norm_epsilon"] == 1e-5  # which no argument tells
+    is_larger = facts["layer_norm_epsilon"] == 1e-5  # for which there is no argument
     if is_larger:
         names[None] = _BEIT3 if facts["attention_norm"] and facts["mlp_norm"] else _CLIP
     if facts["norm_position"] == "post":
-        names = {None: _BEHIND}
+        names = {None: _POST_NORM}
     stages = facts["resnet_stages"]
     kinds = [stages is not None, facts["norm_position"] == "post", facts["distilled"], is_larger]
     if stages not in names or facts["root_channels"] not in (None, 64) or sum(kinds) > 1:
         raise CheckpointError(
             "timm opens a folder by the name of an architecture, and has none with this ResNet, or with two of a "
-            "ResNet, norms behind the branches, a distillation token and an epsilon of 1e-5.\n"
+            "ResNet, norms after the branches, a distillation token and an epsilon of 1e-5.\n"
             f"Received: stages {stages}, root of {facts['root_channels']} channels, distilled={facts['distilled']}, "
             f"norm_position={facts['norm_position']!r}, layer_norm_epsilon={facts['layer_norm_epsilon']}. Write a "
             ".safetensors file instead of a folder."

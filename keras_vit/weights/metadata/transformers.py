@@ -13,22 +13,22 @@ from keras_vit.images.resizing import sides_to_cover
 from keras_vit.weights.metadata.record import (
     PLAIN_FIELDS,
     USUAL_FIELDS,
+    Metadata,
     Reading,
-    Sidecar,
-    activation_of,
     check_writable,
     nearest_filter,
-    not_computed,
-    sides_of,
-    sizes_said,
+    parse_activation,
+    parse_size,
+    size_fields,
+    unsupported_error,
 )
 
 _BEIT_TYPES, _BEIT_POOLING = ("beit", "data2vec-vision"), {True: "gap", False: "token"}  # by `use_mean_pooling`
 PIL_FILTERS = {2: "bilinear", 3: "bicubic"}  # `resample` of transformers' image processors
 
 
-def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
-    """The sidecar of both files; an absent one is empty.
+def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
+    """The metadata of both files; an absent one is empty.
 
     Raises:
         CheckpointError: for an activation that is not computed here.
@@ -39,21 +39,21 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
     kind = str(config.get("model_type"))
     if kind.startswith("aimv2"):
         config = _without_gate(config, folder / "config.json")
-    gated = gated_mlp_of(config, folder / "config.json")
+    gated = _parse_gated_mlp(config, folder / "config.json")
     fields = {
         "pooling": _BEIT_POOLING.get(config.get("use_mean_pooling", True)) if kind in _BEIT_TYPES else None,
-        "activation": None if gated else activation_of(config.get("hidden_act"), folder / "config.json"),
+        "activation": None if gated else parse_activation(config.get("hidden_act"), folder / "config.json"),
         "layer_norm_epsilon": config.get("layer_norm_eps", config.get("rms_norm_eps")),
-        **rotary_of(config, kind, folder / "config.json"),
+        **_rotary_fields(config, kind, folder / "config.json"),
     }
-    return Sidecar(
+    return Metadata(
         fields=reading.fields({name: value for name, value in fields.items() if value is not None}),
         layout=kind,
         family=f"model_type {config.get('model_type')!r:.80}" if os.path.lexists(folder / "config.json") else "",
-        layouts=layouts_of_type(config.get("model_type"), folder / "config.json"),
+        layouts=transformers_layouts(config.get("model_type"), folder / "config.json"),
         num_heads=reading.count("num_attention_heads", config.get("num_attention_heads")),
-        sizes=told_by_type(kind, config)
-        | sizes_said(
+        sizes=expected_from_model_type(kind, config)
+        | size_fields(
             config,
             folder / "config.json",
             hidden_size="hidden_size",
@@ -61,9 +61,9 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
             num_register_tokens="registers",
             n_cls_tokens="class_tokens",
         )
-        | biases_of(config, folder / "config.json")
+        | _bias_fields(config, folder / "config.json")
         | ({} if gated is None else {"gated_mlp": gated}),
-        image_size=reading.part("image_size", lambda: sides_of(config.get("max_img_size", config.get("image_size")))),
+        image_size=reading.part("image_size", lambda: parse_size(config.get("max_img_size", config.get("image_size")))),
         preprocessing=images.preprocessing(lambda: _transformers_preprocessing(processor)) if processor else None,
         pre_logits_activation=config.get("pooler_act") or "tanh",
         remarks=(*reading.remarks, *images.remarks),
@@ -73,76 +73,81 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
 def _without_gate(config: dict, place: Path) -> dict:
     """A config of AIMv2 without the activation of its gate, which is the only one that is computed here."""
     if (word := config.get("hidden_act", "silu")) != "silu":
-        raise not_computed("activation of a gated MLP", word, place, "'silu'")
+        raise unsupported_error("activation of a gated MLP", word, place, "'silu'")
     if config.get("is_native"):
-        raise not_computed("position embedding", "is_native", place, "a learned table")
+        raise unsupported_error("position embedding", "is_native", place, "a learned table")
     return {name: value for name, value in config.items() if name != "hidden_act"}
 
 
-def _transformers_preprocessing(said: dict) -> Preprocessing:
-    _refuse_unless(said.get("do_rescale", True) is True, said, "do_rescale")
-    _refuse_unless(abs(said.get("rescale_factor", 1 / 255) * 255 - 1) < 1e-3, said, "rescale_factor")
-    _refuse_unless(said.get("resample", 2) in PIL_FILTERS, said, "resample")
-    mean, std = said.get("image_mean", [0.5] * 3), said.get("image_std", [0.5] * 3)  # those of ViTImageProcessor
-    if not said.get("do_normalize", True):
+def _transformers_preprocessing(processor: dict) -> Preprocessing:
+    _refuse_unless(processor.get("do_rescale", True) is True, processor, "do_rescale")
+    _refuse_unless(abs(processor.get("rescale_factor", 1 / 255) * 255 - 1) < 1e-3, processor, "rescale_factor")
+    _refuse_unless(processor.get("resample", 2) in PIL_FILTERS, processor, "resample")
+    mean, std = (
+        processor.get("image_mean", [0.5] * 3),
+        processor.get("image_std", [0.5] * 3),
+    )  # those of ViTImageProcessor
+    if not processor.get("do_normalize", True):
         mean, std = [0.0] * 3, [1.0] * 3
     return Preprocessing(
-        mean=mean, std=std, interpolation=PIL_FILTERS[said.get("resample", 2)], antialias=True, **_sizes(said)
+        mean=mean, std=std, interpolation=PIL_FILTERS[processor.get("resample", 2)], antialias=True, **_sizes(processor)
     )
 
 
-def _sizes(said: dict) -> dict[str, Any]:
+def _sizes(processor: dict) -> dict[str, Any]:
     """`image_size`, `resize` and `crop_fraction`: a processor squashes, or resizes first and cuts out the centre."""
-    size: Any = sides_of(said.get("size"))
-    if not said.get("do_center_crop"):
-        whole = isinstance(said.get("size"), dict) and "shortest_edge" in said["size"]
-        _refuse_unless(not whole, said, "size")  # leaves images of every aspect
-        return {"image_size": size, "resize": "squash" if said.get("do_resize", True) else "none"}
-    crop: Any = sides_of(said.get("crop_size"))
-    _refuse_unless(said.get("do_resize", True), said, "do_resize")
-    _refuse_unless(crop is not None and size is not None and size[0] >= crop[0], said, "crop_size")
-    _refuse_unless(crop[0] * size[1] == crop[1] * size[0], said, "crop_size")  # covers another shape than it cuts out
+    size: Any = parse_size(processor.get("size"))
+    if not processor.get("do_center_crop"):
+        whole = isinstance(processor.get("size"), dict) and "shortest_edge" in processor["size"]
+        _refuse_unless(not whole, processor, "size")  # leaves images of every aspect
+        return {"image_size": size, "resize": "squash" if processor.get("do_resize", True) else "none"}
+    crop: Any = parse_size(processor.get("crop_size"))
+    _refuse_unless(processor.get("do_resize", True), processor, "do_resize")
+    _refuse_unless(crop is not None and size is not None and size[0] >= crop[0], processor, "crop_size")
+    _refuse_unless(
+        crop[0] * size[1] == crop[1] * size[0], processor, "crop_size"
+    )  # covers another shape than it cuts out
     return {"image_size": crop, "resize": "crop", "crop_fraction": crop[0] / size[0], "rounding": "transformers"}
 
 
-def _refuse_unless(rule: bool, said: dict, name: str) -> None:
+def _refuse_unless(rule: bool, processor: dict, name: str) -> None:
     if not rule:
-        raise ValueError(f"{name} must be one that a record can hold.\nReceived: {name} {said.get(name)}")
+        raise ValueError(f"{name} must be one that a record can hold.\nReceived: {name} {processor.get(name)}")
 
 
 _GATES = ("silu", "swish")
 
 
-def gated_mlp_of(config: dict, place: Path) -> bool | None:
-    """Whether the MLP is gated, `None` where nothing is said.
+def _parse_gated_mlp(config: dict, place: Path) -> bool | None:
+    """Whether the MLP is gated, `None` where the config does not say.
 
     Raises:
         CheckpointError: for a gate that is not a SiLU.
     """
     gated, gate = config.get("use_gated_mlp"), config.get("hidden_act")
     if gated is True and gate not in _GATES:
-        raise not_computed("gate of the MLP", gate, place, "SiLU")
+        raise unsupported_error("gate of the MLP", gate, place, "SiLU")
     return gated if isinstance(gated, bool) else None
 
 
-def biases_of(config: dict, place: Path) -> dict[str, str]:
-    """`qkv_bias`, if all three are said.
+def _bias_fields(config: dict, place: Path) -> dict[str, str]:
+    """`qkv_bias`, if all three are given.
 
     Raises:
-        CheckpointError: for biases that are none of ours.
+        CheckpointError: for biases that no model here has.
     """
-    said = {role: config.get(f"{role}_bias") for role in QKV_BIASES["all"]}
-    if not all(isinstance(bias, bool) for bias in said.values()):
+    biases = {role: config.get(f"{role}_bias") for role in QKV_BIASES["all"]}
+    if not all(isinstance(bias, bool) for bias in biases.values()):
         return {}
-    there = tuple(role for role, bias in said.items() if bias)
+    there = tuple(role for role, bias in biases.items() if bias)
     word = next((word for word, roles in QKV_BIASES.items() if roles == there), None)
     if word is None:
         known = "; ".join(" and ".join(roles) or "none" for roles in QKV_BIASES.values())
-        raise not_computed("choice of biases in attention", " and ".join(there), place, known)
+        raise unsupported_error("choice of biases in attention", " and ".join(there), place, known)
     return {"qkv_bias": word}
 
 
-def rotary_of(config: dict, kind: str, place: Path) -> dict[str, Any]:
+def _rotary_fields(config: dict, kind: str, place: Path) -> dict[str, Any]:
     """Fields of the rotary positions of DINOv3.
 
     Raises:
@@ -153,15 +158,17 @@ def rotary_of(config: dict, kind: str, place: Path) -> dict[str, Any]:
     rope = config.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}
     if (rule := rope.get("rope_type", "default")) != "default":
-        raise not_computed("rotary position", f"rope_type={rule!r}", place, "default")
+        raise unsupported_error("rotary position", f"rope_type={rule!r}", place, "default")
     theta = config.get("rope_theta") or 100.0  # by which alone the class computes
     if (other := rope.get("rope_theta", theta)) != theta:
-        said = f"rope_theta={theta}, and {other} in rope_parameters"
-        raise not_computed("rotary position", said, place, "one theta, as `rope_theta`, which transformers computes by")
+        received = f"rope_theta={theta}, and {other} in rope_parameters"
+        raise unsupported_error(
+            "rotary position", received, place, "one theta, as `rope_theta`, which transformers computes by"
+        )
     return {"rotary": "axial", "rotary_theta": theta}
 
 
-_LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: our names of the layouts
+_LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: layouts here
     **dict.fromkeys(("vit", "deit", "vit_msn", "vit_mae", "ijepa"), ("huggingface",)),
     "pixio": ("huggingface_pixio",),
     "dinov2": ("huggingface_dinov2",),
@@ -176,25 +183,25 @@ _LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: our
     **dict.fromkeys(("aimv2", "aimv2_vision_model"), ("huggingface_aimv2", "aimv2")),
     **dict.fromkeys(("beit", "data2vec-vision"), ("huggingface_beit",)),
     **dict.fromkeys(("internvl_vision", "intern_vit_6b"), ("huggingface_internvit", "internvit")),
-    "dinov2_registers": ("dinov2_registers",),  # which a user says of a file that tells nothing
+    "dinov2_registers": ("dinov2_registers",),  # which a user writes for a file that has no metadata
     **dict.fromkeys(("tipsv2", "tipsv2_vision_model"), ("huggingface_tipsv2", "dinov2_registers")),
     "radio": ("huggingface_radio",),
 }
-_CLOSED_TYPES = re.compile(
+_UNSUPPORTED_TYPES = re.compile(
     r"(donut-|maskformer-)?swin(v2|2sr)?|naflexvit|(dinov3_)?convnext(v2)?|cvt|resnet|regnet|bit|levit|efficientnet|"
     r"mobile(net|vit).*|efficientformer|swiftformer|poolformer|focalnet|pvt(_v2)?|segformer|hiera|dinat|nat|van|"
     r"vit_hybrid|vivit|videomae|timesformer|vjepa2|yolos|vitdet|dpt|sam\d?(_.*)?|perceiver|hgnet_v2"
 )
 
 
-def layouts_of_type(kind: Any, place: Path) -> tuple[str, ...]:
+def transformers_layouts(kind: Any, place: Path) -> tuple[str, ...]:
     """The layouts of transformers' class of that `model_type`; none for one that is not known here.
 
     Raises:
         CheckpointError: for a model that is not computed here.
     """
-    if isinstance(kind, str) and _CLOSED_TYPES.fullmatch(kind):
-        raise not_computed("model_type", kind, place, "those of plain Vision Transformers")
+    if isinstance(kind, str) and _UNSUPPORTED_TYPES.fullmatch(kind):
+        raise unsupported_error("model_type", kind, place, "those of plain Vision Transformers")
     return _LAYOUTS.get(str(kind), ())
 
 
@@ -215,7 +222,7 @@ _TYPES: Mapping[str, Mapping[str, Any]] = {  # `model_type` of transformers: wha
 _ALL_OR_NONE = {True: "all", False: "none"}
 
 
-def told_by_type(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """What transformers' class of that `model_type` has for this config; `{}` for one that is not known."""
     if kind == "radio":
         counts = [config.get("num_cls_tokens"), config.get("num_registers")]
@@ -223,31 +230,31 @@ def told_by_type(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if kind not in _TYPES:
         return {}
     flags = {"mlp_bias": "mlp_bias", "proj_bias": "proj_bias", "use_swiglu_ffn": "gated_mlp"}
-    said = {**_TYPES[kind], **{flags[word]: config[word] for word in flags if isinstance(config.get(word), bool)}}
+    fields = {**_TYPES[kind], **{flags[word]: config[word] for word in flags if isinstance(config.get(word), bool)}}
     bias = config.get("attention_bias" if kind == "internvl_vision" else "qkv_bias")
     if isinstance(bias, bool):
-        said.setdefault("qkv_bias", _ALL_OR_NONE[bias])
-        said |= {"proj_bias": bias} if kind == "aimv2_vision_model" else {}
+        fields.setdefault("qkv_bias", _ALL_OR_NONE[bias])
+        fields |= {"proj_bias": bias} if kind == "aimv2_vision_model" else {}
     if kind in _BEIT_TYPES:
-        said["layer_scale"] = "both" if config.get("layer_scale_init_value", 0.1) else "none"
-        said |= _relative_bias(config) if isinstance(config.get("use_relative_position_bias"), bool) else {}
+        fields["layer_scale"] = "both" if config.get("layer_scale_init_value", 0.1) else "none"
+        fields |= _relative_bias(config) if isinstance(config.get("use_relative_position_bias"), bool) else {}
     if kind == "internvl_vision":
-        said |= {"norm": "rms"} if config.get("norm_type") == "rms_norm" else {"norm": "layer"}
-        said |= {"qk_norm": "width" if config.get("use_qk_norm") else "none"}
+        fields |= {"norm": "rms"} if config.get("norm_type") == "rms_norm" else {"norm": "layer"}
+        fields |= {"qk_norm": "width" if config.get("use_qk_norm") else "none"}
     if kind == "clip_vision_model" and isinstance(config.get("projection_dim"), int):
-        said["classes"] = config["projection_dim"]
+        fields["classes"] = config["projection_dim"]
     ratio, width = config.get("mlp_ratio"), config.get("hidden_size")
-    if isinstance(ratio, (int, float)) and isinstance(width, int) and said.get("gated_mlp") is False:
-        said["mlp_dim"] = round(ratio * width)
+    if isinstance(ratio, (int, float)) and isinstance(width, int) and fields.get("gated_mlp") is False:
+        fields["mlp_dim"] = round(ratio * width)
     if isinstance(config.get("intermediate_size"), int):
-        said["mlp_dim"] = config["intermediate_size"]
-    return said
+        fields["mlp_dim"] = config["intermediate_size"]
+    return fields
 
 
 def _relative_bias(config: Mapping[str, Any]) -> dict[str, str]:
-    """BEiT's tables, in each block or one for all; of both nothing is said."""
-    asked = {"blocks": config["use_relative_position_bias"], "shared": config.get("use_shared_relative_position_bias")}
-    found = [word for word, there in asked.items() if there]
+    """BEiT's tables, in each block or one for all; `{}` for both."""
+    tables = {"blocks": config["use_relative_position_bias"], "shared": config.get("use_shared_relative_position_bias")}
+    found = [word for word, there in tables.items() if there]
     return {} if len(found) == 2 else {"relative_bias": found[0] if found else "none"}
 
 
@@ -264,7 +271,7 @@ def transformers_files(facts: dict[str, Any], preprocessing: Preprocessing) -> d
     }
 
 
-def transformers_opening(place: str, classifies: bool) -> str:
+def transformers_snippet(place: str, classifies: bool) -> str:
     """Python that opens a folder, or `hf:owner/name`, with transformers."""
     kind = "AutoModelForImageClassification" if classifies else "AutoModel"
     name = json.dumps(place.removeprefix("hf:"))
@@ -300,7 +307,7 @@ def _transformers_config(facts: dict[str, Any]) -> dict:
 
 def _transformers_processor(record: Preprocessing, image_size: tuple[int, int]) -> dict:
     height, width = image_size
-    said = {
+    config = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": record.resize != "none",  # also for images of any size: ViT of transformers takes one size
         "size": {"height": height, "width": width},
@@ -312,7 +319,7 @@ def _transformers_processor(record: Preprocessing, image_size: tuple[int, int]) 
         "image_std": list(record.std),
     }
     if record.resize == "crop":
-        said["image_processor_type"] = "BitImageProcessor"
-        said["size"] = {"shortest_edge": max(sides_to_cover(record, image_size))}  # so that both sides are covered
-        said |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
-    return said
+        config["image_processor_type"] = "BitImageProcessor"
+        config["size"] = {"shortest_edge": max(sides_to_cover(record, image_size))}  # so that both sides are covered
+        config |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
+    return config

@@ -59,7 +59,7 @@ class TensorFile:
         path: the file.
         kind: `"npz"`, `"safetensors"` or `"torch"`.
         entries: `{name: Entry}` of all arrays.
-        note: what a writer of ours left in the file, else `{}`.
+        note: of a file that this package wrote, else `{}`.
     """
 
     path: Path
@@ -105,8 +105,8 @@ class TensorFile:
             checked: set[int] = set()
             return {name: self._array(file, name, not allow_nonfinite, checked) for name in names}
 
-    def unchecked(self) -> "TensorFile":
-        """The same without its checksums, for who asks what the file holds and not for its numbers."""
+    def without_checksums(self) -> "TensorFile":
+        """The same file without checksum tests, to look at names and shapes and not at numbers."""
         members = {name: dataclasses.replace(member, crc=None) for name, member in self._members.items()}
         return dataclasses.replace(self, _members=members)
 
@@ -217,10 +217,10 @@ class TensorFile:
 
 
 def scan(path: str | os.PathLike) -> TensorFile:
-    """Checks a file's directory and headers before anything is allocated; its kind is told by its bytes.
+    """Checks a file's directory and headers before anything is allocated; its bytes decide its kind.
 
-    All arrays together may declare at most 4 times the file's bytes plus 16 MB. A rule for each array would
-    refuse honest files: an all-zero head, as published, deflates to a thousandth.
+    All arrays together may declare at most 4 times the file's bytes plus 16 MB. The limit is not for each array,
+    since an all-zero head, as published, compresses a thousandfold.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -266,7 +266,7 @@ def forget_pages(array: object) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Opens the file for reading, and turns errors of the system into ours."""
+    """Opens the file for reading, and turns errors of the system into a `CheckpointError`."""
     try:
         if "\0" in str(path):
             raise FileNotFoundError

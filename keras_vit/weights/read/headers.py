@@ -97,7 +97,7 @@ class Member:
 
 
 def read_npz(file: BinaryIO, data: mmap.mmap) -> tuple[dict[str, Member], dict]:
-    """Members of an `.npz` by name without `.npy`, and our note in the zip's comment.
+    """Members of an `.npz` by name without `.npy`, and the note in the zip's comment.
 
     Args:
         file: the file, open.
@@ -154,7 +154,7 @@ def zip_members(archive: zipfile.ZipFile, data: mmap.mmap) -> Iterator[tuple[zip
 
 
 def read_safetensors(path: Any, data: mmap.mmap) -> tuple[dict[str, Member], dict]:
-    """Members of a safetensors file by name, and our note in `__metadata__`.
+    """Members of a safetensors file by name, and the note in `__metadata__`.
 
     Args:
         path: the file.
@@ -171,7 +171,7 @@ def read_safetensors(path: Any, data: mmap.mmap) -> tuple[dict[str, Member], dic
         metadata = file.metadata() or {}
     header = json.loads(data[8:start], object_pairs_hook=unique)
     header.pop("__metadata__", None)
-    members = {name: _safetensors_member(name, said, start) for name, said in header.items()}
+    members = {name: _safetensors_member(name, record, start) for name, record in header.items()}
     return members, _json_object(metadata.get(NOTE_KEY, "{}"))
 
 
@@ -241,15 +241,15 @@ def _read_npy_header(head: bytes) -> tuple[Entry, bool, int]:
     return Entry(shape, dtype), fortran_order, file.tell()
 
 
-def _safetensors_member(name: str, said: dict[str, Any], start: int) -> Member:
+def _safetensors_member(name: str, record: dict[str, Any], start: int) -> Member:
     check_name(name)
-    if said.keys() != {"dtype", "shape", "data_offsets"}:
+    if record.keys() != {"dtype", "shape", "data_offsets"}:
         raise FormatError(f"is damaged: {name!r} must have dtype, shape and data_offsets alone")
-    if said["dtype"] not in _SAFETENSORS_DTYPES:
-        raise _not_plain(name, f"the dtype {said['dtype']!r}")
-    entry = Entry(tuple(said["shape"]), _SAFETENSORS_DTYPES[said["dtype"]])
+    if record["dtype"] not in _SAFETENSORS_DTYPES:
+        raise _not_plain(name, f"the dtype {record['dtype']!r}")
+    entry = Entry(tuple(record["shape"]), _SAFETENSORS_DTYPES[record["dtype"]])
     size = byte_count(entry)
-    return Member(entry, start + said["data_offsets"][0], size, size)
+    return Member(entry, start + record["data_offsets"][0], size, size)
 
 
 def _not_plain(name: str, reason: object) -> FormatError:

@@ -35,7 +35,7 @@ class ShardedFile:
         path: of the index.
         kind: of the shards, `"safetensors"` or `"torch"`.
         entries: `{name: Entry}` of all arrays.
-        note: empty, as no index of ours is written.
+        note: empty, since this package writes no index.
     """
 
     path: Path
@@ -68,9 +68,9 @@ class ShardedFile:
         found = {k: v for part in by_shard.values() for k, v in self._shards[part[0]].read(part, **flags).items()}
         return {name: found[name] for name in names}
 
-    def unchecked(self) -> "ShardedFile":
-        """As `TensorFile.unchecked`."""
-        found = {shard.path: shard.unchecked() for shard in self._shards.values()}
+    def without_checksums(self) -> "ShardedFile":
+        """As `TensorFile.without_checksums`."""
+        found = {shard.path: shard.without_checksums() for shard in self._shards.values()}
         return dataclasses.replace(self, _shards={name: found[shard.path] for name, shard in self._shards.items()})
 
     def check(self) -> None:
@@ -116,10 +116,10 @@ def check_whole(path: Path) -> None:
 def _listed(index: Path) -> dict[str, set[str]]:
     """The names of the arrays in each shard, by the index."""
     try:
-        said = json.loads(read_regular(index, 4 * LARGEST_DIRECTORY), object_pairs_hook=unique)
+        content = json.loads(read_regular(index, 4 * LARGEST_DIRECTORY), object_pairs_hook=unique)
     except (ValueError, RecursionError, OSError) as error:
         raise _error(index, f"the index of shards must be readable JSON: {printable(error)[:200]}") from error
-    places = said.get("weight_map") if isinstance(said, dict) else None
+    places = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(places, dict) or not places:
         raise _error(index, "the index of shards must have a `weight_map` from names of arrays to files")
     listed: dict[str, set[str]] = collections.defaultdict(set)

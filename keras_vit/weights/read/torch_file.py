@@ -37,14 +37,14 @@ _KINDS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char",
 _STORAGES = {
     **dict(zip(_KINDS, _DTYPES, strict=True)),
     "ComplexFloat": "complex64",
-    "Untyped": "",  # whose tensors tell it
+    "Untyped": "",  # whose tensors have the dtype
 }
 _BUILTINS = ("set", "frozenset", "list", "dict", "tuple", "int", "float", "str", "bool")
 _DICTS = {("collections", name) for name in ("OrderedDict", "defaultdict", "Counter")}
 _TENSORS = {("torch._utils", f"_rebuild_tensor{version}") for version in ("", "_v2", "_v3")}
 _PARAMETERS = {("torch._utils", f"_rebuild_parameter{state}") for state in ("", "_with_state")}
 _SIZE = ("torch", "Size")
-_HARMLESS = {  # beside the weights; none of them is made
+_HARMLESS = {  # other objects in files of weights; none of them is made
     *(("torch", name) for name in (*_DTYPES, "complex64", "device", "Tensor")),
     *((place, name) for place in ("builtins", "__builtin__") for name in _BUILTINS),
     *((f"numpy.{place}.multiarray", name) for place in ("core", "_core") for name in ("scalar", "_reconstruct")),
@@ -62,7 +62,7 @@ _Global: TypeAlias = tuple[str, str]  # module and name
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """The bytes of one or more tensors: `count` numbers of `dtype` in the member `data/{key}`; `""` tells no dtype."""
+    """The bytes of tensors: `count` numbers of `dtype` in the member `data/{key}`; `""` is an unknown dtype."""
 
     key: str
     dtype: str
@@ -132,7 +132,7 @@ class _Machine:
             raise FormatError(f"has a pickle with the opcode {name}, which no weights need", _SAVE_WEIGHTS)
 
     def pop_mark(self) -> list[Any]:
-        """What stands behind the last mark."""
+        """What stands after the last mark."""
         start = len(self.stack) - 1
         while not isinstance(self.stack[start], _Mark):
             start -= 1
@@ -170,7 +170,7 @@ class _Machine:
             raise _unexpected("a dict", self.stack[-1])
 
     def dict_of_mark(self, argument: None) -> None:
-        """Makes a dict of the pairs behind the last mark."""
+        """Makes a dict of the pairs after the last mark."""
         items = self.pop_mark()
         self.stack.append(_pairs(items[::2], items[1::2]))
 
@@ -318,7 +318,7 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
 
 _BESIDE = {"version", "byteorder", ".format_version", ".storage_alignment", ".data/serialization_id"}
 _PICKLE = "data.pkl"
-_PROGRAM = "constants.pkl"  # which TorchScript has beside its code
+_PROGRAM = "constants.pkl"  # which TorchScript has with its code
 _SAVE_AGAIN = "In a program with torch, load it with `weights_only=True`, and save it again with `torch.save`"
 _MOST_DEPTH, _MOST_VALUES = 8, 200_000  # of nested dicts; one that stands in another twice is counted twice
 
@@ -445,7 +445,7 @@ def _member(name: str, view: TensorView, stored: Member) -> Member:
 
 
 def _dtype(name: str) -> np.dtype:
-    """NumPy's dtype of torch's; bytes for a storage that tells none."""
+    """NumPy's dtype of torch's; bytes for a storage without one."""
     if name == "bfloat16":
         return BFLOAT16
     return np.dtype(name or "u1").newbyteorder("<")

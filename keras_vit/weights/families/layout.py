@@ -1,4 +1,4 @@
-"""The row of a family: how its files are recognised, its table of names, and what no tensor tells."""
+"""The row of a layout: how its files are recognised, its table of names, and what no tensor says."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from keras_vit.weights.read import CheckpointError
 
 Arrays = dict[str, np.ndarray]
 Makers = dict[str, Callable[[], np.ndarray]]  # arrays that are made only when they are written
-Names = Mapping[tuple[str, str], Layers]  # by the prefixes of ours and of theirs
+Names = Mapping[tuple[str, str], Layers]  # by the prefixes here and in a file
 _TO_ONE = Preprocessing(image_size=None)  # images scaled to [-1, 1]
 IMAGENET_PHOTOS = Preprocessing(
     image_size=None,
@@ -24,8 +24,8 @@ IMAGENET_PHOTOS = Preprocessing(
     interpolation="bicubic",
     antialias=True,
 )
-# Fields that change the numbers and mostly stand in no tensor, and their values where neither tells them.
-UNTOLD: Mapping[str, str] = {"rotary": "none", "norm_position": "pre"}
+# Fields that change the numbers and that most files do not store, and their usual values.
+UNSTORED_FIELDS: Mapping[str, str] = {"rotary": "none", "norm_position": "pre"}
 _as_written: Callable[[Collection[str]], Callable[[str], str]] = lambda names: str  # noqa: E731
 
 
@@ -35,57 +35,57 @@ class Folder:
 
     Attributes:
         files: makes the JSON files, by name, of the architecture's facts and a `Preprocessing` record.
-        opening: Python that opens a folder or an `hf:` name, told whether the model has a head.
-        says_epsilon: whether the JSON tells the epsilon of LayerNorm.
-        epsilons: those that an architecture of the software has by its name, beside its usual one.
-        says_rotary: whether it tells the rotary positions.
+        load_snippet: makes Python that opens a folder or an `hf:` name, of a model with or without a head.
+        stores_epsilon: whether the JSON has the epsilon of LayerNorm.
+        epsilons: others than the usual one, which an architecture of the software has by its name.
+        stores_rotary: whether it has the rotary positions.
         always_resizes: whether the processor resizes photos for a model that takes images of any size.
-        has_one_side: whether it knows one size for the shorter side of a photo, whatever the model's aspect.
+        has_single_side: whether it knows one size for the shorter side of a photo, whatever the model's aspect.
     """
 
     files: Callable[[dict[str, Any], Preprocessing], dict[str, dict]]
-    opening: Callable[[str, bool], str]
-    says_epsilon: bool = False
+    load_snippet: Callable[[str, bool], str]
+    stores_epsilon: bool = False
     epsilons: tuple[float, ...] = ()
-    says_rotary: bool = False
+    stores_rotary: bool = False
     always_resizes: bool = False
-    has_one_side: bool = False
+    has_single_side: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
-class Dialect:
+class Layout:
     """The layout of a family's files.
 
     Attributes:
         requires: regular expressions of whole names below a prefix; each must match a name.
         forbids: the same; none may match a name.
         ignores: the same; arrays of these names take no part in a forward pass.
-        facts: the same; arrays that tell fields of a config, and are no weights.
-        told: makes fields of `ViTConfig` of those arrays, by their names below the prefix.
-        telling: makes those arrays of the fields of a model.
+        metadata_arrays: the same; arrays that hold fields of a config, and are no weights.
+        read_metadata: makes fields of `ViTConfig` from those arrays, by their names below the prefix.
+        write_metadata: makes those arrays from the fields of a model.
         prefixes: what files have before all names, most specific first; torch's may have any other too.
-        model_types: words of a `config.json` for it, which decide where the names are those of another layout too.
-        like: layouts of other families with the same names and shapes, from which `model_types` alone tell it.
+        model_types: words of a `config.json` for it, which decide where another layout has the same names.
+        like: layouts of other families with the same names and shapes, from which only `model_types` distinguish it.
         fits: whether arrays of these shapes, by their names in a file, may be of this family.
-        prefix: what we write before all names.
-        names: `{(prefix of ours, prefix of theirs): layers}`.
+        prefix: what is written before all names.
+        names: `{(internal prefix, prefix in a file): layers}`.
         also: the same, of names that are read and never written.
         read_names: given all names of a file, gives the function from a name in the file to the one in the table.
-        written_names: the same, from a name in the table to the one that we write.
-        read_steps: change the arrays of a file before they are renamed; each is told the number of patches.
+        written_names: the same, from a name in the table to the one that is written.
+        read_steps: change the arrays of a file before they are renamed; each gets the number of patches.
         written_steps: the same for what is written.
-        computes: given the tensors by our paths, the fields of `ViTConfig` that the software computes by where no
-            tensor says.
+        defaults: given the tensors by path, the fields of `ViTConfig` that the software computes by and no tensor
+            says.
         activation: none for a layout of ResNet baselines.
         resize_method: of a position table that the software has loaded, at another resolution.
         bias_resize_method: likewise of a table of relative bias.
         position_embedding: kind that a file without a table has; by default that is not known.
-        lacks: parts that the software does not have; it would build another model without a word.
+        unsupported: parts that the software does not have; it would build another model without a word.
         classifier: fields of `ViTConfig` of its classes with a classifier, where these pool otherwise than the encoder.
         class_token_reduction: what the software makes of several class tokens, if its models have more than one.
-        norms_behind: whether the software has models whose blocks have their norms behind attention and MLP.
-        normalises_means: whether its LayerNorm stands behind mean pooling, unless a folder says otherwise.
-        norms_tokens: whether its tokens, where all are asked for, are those behind the last LayerNorm.
+        supports_post_norm: whether the software has models whose blocks have their norms after attention and MLP.
+        normalizes_means: whether its LayerNorm follows mean pooling, unless a folder says otherwise.
+        norms_tokens: whether its output of all tokens follows the last LayerNorm.
         void_is_bfloat16: whether arrays of two bytes without a type are bfloat16.
         preprocessing: of files that say none.
         folder: how the software opens a folder, if it does.
@@ -100,9 +100,9 @@ class Dialect:
     also: Names = dataclasses.field(default_factory=dict)
     forbids: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
-    facts: tuple[str, ...] = ()
-    told: Callable[[Arrays], dict[str, Any]] = lambda arrays: {}
-    telling: Callable[[Mapping[str, Any]], Arrays] = lambda fields: {}
+    metadata_arrays: tuple[str, ...] = ()
+    read_metadata: Callable[[Arrays], dict[str, Any]] = lambda arrays: {}
+    write_metadata: Callable[[Mapping[str, Any]], Arrays] = lambda fields: {}
     prefixes: tuple[str, ...] = ("",)
     model_types: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
@@ -112,17 +112,17 @@ class Dialect:
     written_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written
     read_steps: tuple[Callable[[Arrays, int | None], Arrays], ...] = ()
     written_steps: tuple[Callable[[Makers], Makers], ...] = ()
-    computes: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] = lambda tensors: {}
+    defaults: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] = lambda tensors: {}
     activation: str = ""
     layer_norm_epsilon: float = 0.0
     resize_method: str = "align_corners"
     bias_resize_method: str = "geometric_linear"
     position_embedding: str = ""
-    lacks: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
     classifier: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     class_token_reduction: str = ""
-    norms_behind: bool = False
-    normalises_means: bool = False
+    supports_post_norm: bool = False
+    normalizes_means: bool = False
     norms_tokens: bool = True
     void_is_bfloat16: bool = False
     preprocessing: Preprocessing = _TO_ONE
@@ -134,42 +134,42 @@ class Dialect:
         return not self.activation
 
     @property
-    def wrapped(self) -> bool:
+    def allows_any_prefix(self) -> bool:
         """Whether any prefix that ends in a dot may stand before all names, as torch's have: `state_dict.module.`."""
         return self.suffix == ".safetensors"
 
     def prefixes_among(self, names: Iterable[str]) -> list[str]:
         """The prefixes below which names are of this layout, most specific first; none if they are not."""
         first, *others = self.requires
-        before = r"(?:.+?\.)??" if self.wrapped else "|".join(map(re.escape, self.prefixes))
+        before = r"(?:.+?\.)??" if self.allows_any_prefix else "|".join(map(re.escape, self.prefixes))
         mark = re.compile(f"({before})(?:{first})")
         marked = {match[1] for name in names if (match := mark.fullmatch(name))}
         found = []
-        for prefix in sorted(marked) if self.wrapped else sorted(marked, key=self.prefixes.index):
+        for prefix in sorted(marked) if self.allows_any_prefix else sorted(marked, key=self.prefixes.index):
             below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
             if all(_any(wanted, below) for wanted in others) and not any(_any(none, below) for none in self.forbids):
                 found.append(prefix)
         return found
 
     def has_name(self, path: str) -> bool:
-        """Whether the layout has a name for a weight of ours."""
-        return self._find(path, "ours") is not None
+        """Whether the layout has a name for a weight."""
+        return self._find(path, "internal") is not None
 
     def has_all(self, names: Collection[str], prefix: str) -> bool:
         """Whether each name of a file is below the prefix, and one that this layout has or ignores."""
         below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-        spelled, beside = self.read_names(below), re.compile("|".join((*self.ignores, *self.facts)) or "(?!)")
-        places = (self._find(spelled(name), "theirs") or beside.fullmatch(name) for name in below)
+        spelled, others = self.read_names(below), re.compile("|".join((*self.ignores, *self.metadata_arrays)) or "(?!)")
+        places = (self._find(spelled(name), "external") or others.fullmatch(name) for name in below)
         return len(below) == len(names) and all(places)
 
-    def without_place(self, paths: Collection[str]) -> list[str]:
-        """Our paths that the layout has no name for, or a name for several of which not all are there."""
+    def unmapped(self, paths: Collection[str]) -> list[str]:
+        """Paths without a name in this layout, or parts of a fused array that is incomplete."""
         there = set(paths)
-        found = {path: self._find(path, "ours") for path in paths}
-        return [path for path, rename in found.items() if rename is None or not there.issuperset(rename.ours)]
+        found = {path: self._find(path, "internal") for path in paths}
+        return [path for path, rename in found.items() if rename is None or not there.issuperset(rename.internal)]
 
-    def to_ours(self, arrays: Arrays, num_patches: int | None) -> tuple[Arrays, int | None]:
-        """`{name without prefix: array}` to `{our path: array}`, and A, the number of heads, where the file tells it.
+    def from_file(self, arrays: Arrays, num_patches: int | None) -> tuple[Arrays, int | None]:
+        """`{name without prefix: array}` to `{path: array}`, and A, the number of heads, where a shape has it.
 
         Names that the table does not have are kept as they are.
         """
@@ -177,18 +177,18 @@ class Dialect:
             arrays = step(arrays, num_patches)
         spelled = self.read_names(arrays)
         tensors: Arrays = {}
-        sources: dict[str, str] = {}  # of our paths
+        sources: dict[str, str] = {}  # by path
         heads: dict[int, str] = {}
         for name, array in arrays.items():
-            rename = self._find(spelled(name), "theirs") or Rename((name,), name)
-            for path, part in zip(rename.ours, rename.to_ours(name, array), strict=True):
+            rename = self._find(spelled(name), "external") or Rename((name,), name)
+            for path, part in zip(rename.internal, rename.from_file(name, array), strict=True):
                 if path in tensors:
                     raise CheckpointError(
                         "each weight must stand once, under one of the names that a file can have for it.\n"
                         f"Received: {sources[path]} and {name}, both {path}."
                     )
                 tensors[path], sources[path] = part, name
-            if (count := rename.reshape.heads_of(array)) is not None:
+            if (count := rename.reshape.read_num_heads(array)) is not None:
                 heads.setdefault(count, name)
         if len(heads) > 1:
             raise CheckpointError(
@@ -197,9 +197,9 @@ class Dialect:
             )
         return tensors, next(iter(heads), None)
 
-    def to_theirs(self, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> Iterator[tuple[str, np.ndarray]]:
-        """`{our path: array}`, each with a place, to pairs of name in the file and array, made one at a time."""
-        renames = {rename.theirs: rename for path in tensors if (rename := self._find(path, "ours"))}
+    def to_file(self, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> Iterator[tuple[str, np.ndarray]]:
+        """`{path: array}`, each with a place, to pairs of name in the file and array, made one at a time."""
+        renames = {rename.external: rename for path in tensors if (rename := self._find(path, "internal"))}
         if num_heads is None and any(isinstance(rename.reshape, Heads) for rename in renames.values()):
             raise with_parameters(
                 CheckpointError(
@@ -209,7 +209,7 @@ class Dialect:
                 "num_heads",
             )
         makers: Makers = {
-            name: functools.partial(rename.to_theirs, tensors, num_heads) for name, rename in renames.items()
+            name: functools.partial(rename.to_file, tensors, num_heads) for name, rename in renames.items()
         }
         for step in self.written_steps:
             makers = step(makers)
@@ -225,7 +225,7 @@ class Dialect:
         return ((name, make()) for name, make in written.items())
 
     def _find(self, name: str, side: str) -> Rename | None:
-        groups = self._groups if side == "ours" else (*self._groups, *self._older)
+        groups = self._groups if side == "internal" else (*self._groups, *self._older)
         return next((rename for group in groups if (rename := group.find(name, side))), None)
 
     @functools.cached_property
@@ -237,7 +237,7 @@ class Dialect:
         return tuple(Group(*prefixes, layers, self.style) for prefixes, layers in self.also.items())
 
 
-def shape_among(arrays: Iterable[str], end: str) -> tuple[int, ...] | None:
+def find_shape(arrays: Iterable[str], end: str) -> tuple[int, ...] | None:
     """The shape of the array whose name ends so, of a mapping of names to what has shapes; else `None`."""
     found = [array for name, array in arrays.items() if name.endswith(end)] if isinstance(arrays, Mapping) else []
     return tuple(found[0].shape) if found else None

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.families import DIALECTS
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.read import CheckpointError
 
 ENCODERS = GOLDEN / "encoders"
@@ -25,7 +25,7 @@ def test_eva_of_norms_behind_the_branches_is_known_by_its_sizes(tmp_path):
     save_file(names, tmp_path / "x.safetensors")
     checkpoint = read_checkpoint(tmp_path / "x.safetensors")
     assert checkpoint.fields["norm_position"] == "post"
-    assert checkpoint.remarks == ("norm_position post: as timm computes, since the file does not tell",)
+    assert checkpoint.remarks == ("norm_position post: as timm computes, since the file does not say",)
 
 
 def test_norms_of_file_and_model_must_stand_in_the_same_places(tmp_path):
@@ -46,6 +46,6 @@ def test_norms_of_file_and_model_must_stand_in_the_same_places(tmp_path):
         noted = keras_vit.save_checkpoint(model, tmp_path / "noted.safetensors", "timm_eva")
     assert read_checkpoint(noted).fields["norm_position"] == "post"
     other = keras_vit.build(behind.replace(qkv_bias="all"), **top)
-    for dialect in ("official", "huggingface"):
+    for layout in ("official", "huggingface"):
         with pytest.raises(CheckpointError, match="norm_position='pre' of such a file"):
-            keras_vit.save_checkpoint(other, tmp_path / f"x{DIALECTS[dialect].suffix}", dialect)
+            keras_vit.save_checkpoint(other, tmp_path / f"x{LAYOUTS[layout].suffix}", layout)
