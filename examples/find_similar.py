@@ -47,7 +47,7 @@ def main():
     pictures, photo_of = crops(photos())
     found = {}
     for name, vectors in vectors_of(pictures, weights).items():
-        nearest = keras_vit.nearest(vectors, k=NEIGHBOURS).indices
+        nearest = keras_vit.nearest_neighbors(vectors, k=NEIGHBOURS).indices
         found[name] = round(float((photo_of[nearest] == photo_of[:, None]).mean()), 3)
         draw(pictures, photo_of, nearest, arguments.out / f"{name}.png")
     print(json.dumps(found))

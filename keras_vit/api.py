@@ -38,7 +38,7 @@ from keras_vit.data.naflex_batches import batches_by_size, naflex_batch
 from keras_vit.data.shards.opening import shard_photos
 from keras_vit.data.shards.packing import pack
 from keras_vit.embedding.embedder import Embedder
-from keras_vit.embedding.neighbours import Neighbours, nearest
+from keras_vit.embedding.neighbors import Neighbors, nearest_neighbors
 from keras_vit.encoder_builders import *  # noqa: F403
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
 from keras_vit.exporting.engines.accelerate import accelerate
@@ -180,8 +180,8 @@ __all__ = [
     # Embed and search many photos
     # Compute one vector for each photo, and find the nearest ones.
     "Embedder",
-    "nearest",
-    "Neighbours",
+    "nearest_neighbors",
+    "Neighbors",
     # Export and accelerate
     # Write a file for a server or a phone, or get the same answers sooner on this machine.
     "export",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
 
-NAMES: dict[str, str] = {}  # public names of the package
+NAMES: dict[str, str] = {"nearest": "nearest_neighbors", "Neighbours": "Neighbors"}  # public names of the package
 ARGUMENTS: dict[str, str] = {  # of public functions, layers, builders and `ViTConfig`; attributes too
     "dialect": "format",
     "branch_norm": "norm_position",

@@ -35,7 +35,7 @@ def test_probe_is_that_of_the_function_and_needs_no_classes_of_the_model(run, mo
     given = ("--train-split", "train+validation", *options)
     code, lines, error = run("evaluate", model, "--data", photos, "--probe", kind, "--json", *given)
     assert (code, error) == (0, [])
-    arguments = {"fewshot": {"shots": (1, 5), "seeds": (0, 1)}, "knn": {"neighbours": 3}, "linear": {}}[kind]
+    arguments = {"fewshot": {"shots": (1, 5), "seeds": (0, 1)}, "knn": {"num_neighbors": 3}, "linear": {}}[kind]
     arguments["train_split"] = "train+validation"
     expected = keras_vit.probe(keras.saving.load_model(model), photos, kind, **arguments).summary()
     told = json.loads("\n".join(lines))

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.cli.printing import path, say_error
-from keras_vit.embedding.near_duplicates import THRESHOLD, near_duplicates
-from keras_vit.embedding.neighbours import SEARCHES
-from keras_vit.embedding.vector_rows import rows_of
+from keras_vit.embedding.duplicates import THRESHOLD, near_duplicates
+from keras_vit.embedding.neighbors import SEARCHES, as_rows
 from keras_vit.pages.formatting import plural, printable
 
 OPTIONS = {"threshold": "--threshold", "photos_in": "--photos-in"}
@@ -32,13 +31,13 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 
 def duplicates(arguments: Namespace) -> Iterator[str]:
-    from keras_vit.embedding.duplicate_files import PAGE, check_files, listed_photos, write_page_of_pairs, write_table
+    from keras_vit.embedding.duplicates import PAGE, check_files, read_photo_list, write_pairs_page, write_table
 
     began = time.monotonic()
     out, page = arguments.out, arguments.page
     check_files(out, page)
-    listed = page and listed_photos(arguments.vectors, arguments.photos_in)
-    rows = rows_of(arguments.vectors)
+    listed = page and read_photo_list(arguments.vectors, arguments.photos_in)
+    rows = as_rows(arguments.vectors)
     found = near_duplicates(rows.vectors, arguments.threshold, engine=arguments.engine, say=say_error)
     write_table(out, rows, found)
     photos, groups = len(rows.vectors), int(found.groups.max()) + 1
@@ -48,7 +47,7 @@ def duplicates(arguments: Namespace) -> Iterator[str]:
         "groups": groups,
         "photos in groups": int((found.groups >= 0).sum()),
     }
-    unread = write_page_of_pairs(page, listed, found, arguments.threshold, counts) if page else 0
+    unread = write_pairs_page(page, listed, found, arguments.threshold, counts) if page else 0
     if arguments.json:
         facts = {"threshold": arguments.threshold, "engine": arguments.engine, "pairs_in_table": len(found.first)}
         facts |= {"table": str(out), "page": page and str(page / PAGE), "unread_photos": unread}

@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_vit.checks import ArgumentError
 from keras_vit.cli.printing import path
-from keras_vit.embedding.opened_models import OUTPUTS
+from keras_vit.embedding.loaders import OUTPUTS
 from keras_vit.embedding.part_files import FORMS
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.pages.formatting import plural, printable
@@ -47,21 +47,19 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 
 def embed(arguments: Namespace) -> Iterator[str]:
-    from keras_vit.embedding.job import JobOptions
+    from keras_vit.embedding.job import JobOptions, check_job, cluster_shard, describe_broken
     from keras_vit.embedding.job import embed as run_job
-    from keras_vit.embedding.job_checks import check_job, said_of_broken
-    from keras_vit.embedding.shard_choice import shard_of
 
     if arguments.check:
         manifest, broken = check_job(arguments.out)
         rows = f"{plural(manifest.photos, 'row')} in {plural(manifest.parts, 'part')}"
-        yield f"{rows}, all whole; {said_of_broken(arguments.out, broken)}"
+        yield f"{rows}, all whole; {describe_broken(arguments.out, broken)}"
         return
     for name, value in (("PHOTOS", arguments.photos), ("--model", arguments.model)):
         if not value:
             raise ArgumentError(f"`{name}` must be given, but with `--check`.\nReceived: none.", parameters=("photos",))
     names = ("outputs", "engine", "precision", "weights", "threads", "batch_size", "part", "form", "processes")
-    options = JobOptions(shard=shard_of(arguments.shard), **{name: getattr(arguments, name) for name in names})
+    options = JobOptions(shard=cluster_shard(arguments.shard), **{name: getattr(arguments, name) for name in names})
     run_job(path(arguments.photos), arguments.model, arguments.out, options, say=_say)
     yield f"vectors are in {printable(arguments.out)}"
 

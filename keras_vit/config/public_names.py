@@ -32,7 +32,7 @@ _NAMES = {
     "data.shards.opening": "shard_photos",
     "data.shards.packing": "pack",
     "embedding.embedder": "Embedder",
-    "embedding.neighbours": "Neighbours nearest",
+    "embedding.neighbors": "Neighbors nearest_neighbors",
     "evaluation": "Evaluation Probe evaluate probe write_evaluation_page",
     "exporting.engines.accelerate": "accelerate",
     "exporting.engines.engine": "Engine EngineReport",

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int, with_parameters
-from keras_vit.embedding.opened_models import OUTPUTS, OpenedModel, open_model
+from keras_vit.embedding.loaders import OUTPUTS, LoadedModel, open_model
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.files import FileKindError, expand_path
 from keras_vit.images.byte_ranges import ByteRange, photo_bytes
@@ -76,11 +76,11 @@ class Embedder:
         if precision is not None:
             check_choice("precision", precision, ENGINE_PRECISIONS)
         path = expand_path(model)
-        self.model = os.path.abspath(path) if path.exists() else os.fspath(model)  # workers stand in other folders
+        self.model = os.path.abspath(path) if path.exists() else os.fspath(model)  # workers run in other folders
         self.outputs, self.engine, self.precision, self.weights = outputs, engine, precision, weights
         self.threads = None if threads is None else check_positive_int("threads", threads)
         self.batch_size = check_positive_int("batch_size", batch_size)
-        self._opened: OpenedModel | None = None
+        self._opened: LoadedModel | None = None
         self._process = 0  # in which it was opened
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Embedder:
         return f"Embedder({self.model!r}, outputs={self.outputs!r}, engine={self.engine!r})"
 
     @property
-    def opened(self) -> OpenedModel:
+    def opened(self) -> LoadedModel:
         """The model, which is opened now if this process has not done so.
 
         Raises:
@@ -106,7 +106,7 @@ class Embedder:
         return self._opened
 
     def __call__(self, photos: Sequence[Photo] | np.ndarray) -> dict[str, np.ndarray]:
-        """What the model says of photos.
+        """Computes the outputs of photos.
 
         Args:
             photos: files of JPEG, PNG, WebP, BMP or HEIC, each as its bytes or its path; n of them.
@@ -124,7 +124,7 @@ class Embedder:
                 "photos must be a list or an array of their bytes or paths.\n"
                 f"Received: a {type(photos).__name__}. Of a batch with columns pass the one that holds the photos."
             )
-        starts = range(0, max(len(photos), 1), self.batch_size)  # an empty batch tells the width of no photos
+        starts = range(0, max(len(photos), 1), self.batch_size)  # an empty batch gives the width
         parts = [self._answers(photos[start : start + self.batch_size]) for start in starts]
         statuses = [status for found, _ in parts for status in found]
         rows = np.concatenate([rows for _, rows in parts])
@@ -152,7 +152,7 @@ class Embedder:
     def _read(self, photo: Photo, image: np.ndarray) -> str:
         """Writes a prepared photo into `image`, and gives its status."""
         try:
-            pixels = decode_photo(bytes_of(photo), self.opened.channels)
+            pixels = decode_photo(read_photo_bytes(photo), self.opened.channels)
         except PillowError as fault:
             return str(fault)
         except MemoryError:
@@ -166,7 +166,7 @@ class Embedder:
         return OK
 
 
-def bytes_of(photo: Any) -> bytes:
+def read_photo_bytes(photo: Any) -> bytes:
     """The bytes of a photo, which may be given as its path or as a slice of a shard.
 
     Raises:

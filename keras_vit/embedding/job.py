@@ -1,27 +1,30 @@
-"""The job of `keras-vit embed`: a manifest first, then parts; the same command goes on with those that are missing."""
+"""The job of `keras-vit embed`: a manifest first, then parts; the same command computes those that are missing."""
 
 import contextlib
+import csv
 import dataclasses
 import datetime
 import os
+import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int, cores, with_parameters
-from keras_vit.embedding.job_checks import check_parts, faults_of_parts, said_of_broken, write_broken
-from keras_vit.embedding.manifest import MANIFEST, Manifest, read_manifest, sha256_of_files
-from keras_vit.embedding.model_facts import ENGINE_FILE
-from keras_vit.embedding.opened_models import OUTPUTS, is_exported
-from keras_vit.embedding.part_files import FORMS, check_form, fault_of_part
-from keras_vit.embedding.photo_lists import LIST, PhotoList, check_there, key_of, list_photos, read_list
-from keras_vit.embedding.supervisor import TRIES, Supervisor, ask_once
+from keras_vit.embedding.embedder import OK
+from keras_vit.embedding.loaders import ENGINE_FILE, OUTPUTS, is_exported
+from keras_vit.embedding.manifest import MANIFEST, Manifest, files_sha256, read_manifest
+from keras_vit.embedding.part_files import FORMS, PartError, check_form, part_error, read_part, read_statuses
+from keras_vit.embedding.photo_lists import LIST, PhotoList, check_files_exist, list_photos, photo_key, read_list
+from keras_vit.embedding.supervisor import TRIES, Supervisor, run_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.files import PREFIX, atomic_write, expand_path, locked, unlock
-from keras_vit.pages.formatting import plural, printable
+from keras_vit.files import PREFIX, atomic_write, expand_path, locked, read_head, unlock
+from keras_vit.pages.formatting import plural, printable, spreadsheet_cell
 from keras_vit.runs.named_models import check_run, variant_and_weights
 from keras_vit.weights.resolve import find_file
 
@@ -30,11 +33,17 @@ _BATCH = 32
 _FIRST_WORDS, _MINUTE = 10, 60  # seconds to the first line on the speed, and between those that follow
 _MOST_WITH_KERAS = 4  # processes by default
 _ROOM, _OF_MODEL = 400e6, 3  # bytes that a process takes, and times those of its model's files
+BROKEN = "broken_photos.csv"
+_COLUMNS = ("row", "photo", "reason")
+_MOST_NAMED = 10  # parts that an error names
+_INDEX = ("JOB_COMPLETION_INDEX", "RANK")  # of Kubernetes' indexed jobs, and of launchers
+_COUNT = ("NUM_SHARDS", "WORLD_SIZE")
+_NO_GAPS = " An array of SLURM must have no gaps, as --array=0-7."
 
 
 @dataclasses.dataclass(frozen=True)
 class JobOptions:
-    """What a job is asked for; `None` is the default, or what a job was begun with.
+    """Options of a job; `None` is the default, or what the job started with.
 
     Attributes:
         outputs, engine, precision, weights, threads, batch_size: as `Embedder` takes them.
@@ -68,7 +77,7 @@ class JobOptions:
 def embed(
     photos: FilePath, model: str, out: FilePath, options: JobOptions, say: Callable[[str], Any] = print
 ) -> Manifest:
-    """Embeds photos, or goes on with that.
+    """Embeds photos, or resumes a job that does so.
 
     Args:
         photos: as `list_photos` takes them.
@@ -91,23 +100,23 @@ def embed(
             f"`out` must be a folder of its own.\nReceived: {str(out)!r}, where the photos are.", parameters=("out",)
         )
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder, options.shard):
+    with _lock_shard(folder, options.shard):
         listed = list_photos(photos)
         manifest, listed = _manifest(listed, model, folder, options, say)
         parts = range(options.shard[0], manifest.parts, options.shard[1])
         missing = _missing(folder, manifest, parts)
         if len(missing) < len(parts):
-            asked, absent = (sum(len(manifest.rows(number)) for number in some) for some in (parts, missing))
-            say(f"{asked - absent:,} of {plural(asked, 'photo')} were there already")
+            wanted, absent = (sum(len(manifest.rows(number)) for number in some) for some in (parts, missing))
+            say(f"{wanted - absent:,} of {plural(wanted, 'photo')} were there already")
         if missing:
-            check_there(listed, [row for number in missing for row in manifest.rows(number)])
+            check_files_exist(listed, [row for number in missing for row in manifest.rows(number)])
             _compute(folder, model, manifest, listed, missing, options, say)
     is_whole = all((folder / manifest.name(number)).exists() for number in range(manifest.parts))
     check_parts(folder, manifest, range(manifest.parts) if is_whole else parts)
     if is_whole:
         broken = write_broken(folder, manifest)
         rows = f"{plural(manifest.photos, 'row')} in {plural(manifest.parts, 'part')}"
-        say(f"done: {rows}, {said_of_broken(folder, broken)}")
+        say(f"done: {rows}, {describe_broken(folder, broken)}")
     else:
         shard = f"shard {options.shard[0]}/{options.shard[1]}"
         say(f"done: {plural(len(parts), 'part')} of {shard}, which is all of it; other shards are not done")
@@ -115,7 +124,7 @@ def embed(
 
 
 @contextlib.contextmanager
-def _alone(folder: Path, shard: tuple[int, int]) -> Iterator[None]:
+def _lock_shard(folder: Path, shard: tuple[int, int]) -> Iterator[None]:
     """A lock for one job of a shard. Where a file system has none, a second job computes the same files again."""
     path = folder / f"{PREFIX}shard-{shard[0]}-of-{shard[1]}.lock"
     path.mkdir(exist_ok=True)
@@ -149,65 +158,65 @@ def _manifest(
     finally:
         unlock(lock)
     check_form(manifest.form)
-    asked = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    manifest.check({name: value for name, value in asked.items() if name not in ("processes", "shard")})
-    digest = sha256_of_files(files_of_model(model, manifest.weights))
+    requested = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    manifest.check({name: value for name, value in requested.items() if name not in ("processes", "shard")})
+    digest = files_sha256(model_files(model, manifest.weights))
     if digest != manifest.model_sha256:
         raise ArgumentError(
-            "a job goes on with the model that it was begun with, so that all rows are alike.\n"
+            "a job resumes with the model that it started with, so that all rows are alike.\n"
             f"Received: model={model!r}, which is another than {manifest.model!r} was. Choose another folder.",
             parameters=("out", "model"),
         )
-    if manifest.file is not None and sha256_of_files(_engine_files(folder)) != manifest.file_sha256:
+    if manifest.file is not None and files_sha256(_engine_files(folder)) != manifest.file_sha256:
         raise ArgumentError(
             "the file that the workers open must be as the job wrote it.\n"
             f"Received: {printable(folder / manifest.file)}, which has changed. Choose another folder.",
             parameters=("out",),
         )
-    return manifest, _same_list(listed, folder, manifest, say)
+    return manifest, _check_list(listed, folder, manifest, say)
 
 
-def _same_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callable[[str], Any]) -> PhotoList:
-    """The list that the job was begun with; raises if photos have come since."""
-    if listed.digest() == manifest.photos_sha256:
+def _check_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callable[[str], Any]) -> PhotoList:
+    """The list that the job started with; raises if photos were added since."""
+    if listed.fingerprint() == manifest.photos_sha256:
         return listed
     kept = read_list(folder, listed.top)
-    if kept.digest() != manifest.photos_sha256:
+    if kept.fingerprint() != manifest.photos_sha256:
         raise ArgumentError(
             f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which differs.",
             parameters=("out",),
         )
-    known = {key_of(entry) for entry in kept.entries}
-    now = {key_of(entry) for entry in listed.entries}
+    known = {photo_key(entry) for entry in kept.entries}
+    now = {photo_key(entry) for entry in listed.entries}
     if new := sorted(now - known):
         raise ArgumentError(
-            "a job goes on with the list of photos that it was begun with.\n"
+            "a job resumes with the list of photos that it started with.\n"
             f"Received: {plural(len(new), 'photo')} not in {printable(folder / LIST)}, as {new[0]!r}. Embed "
             f"{'it' if len(new) == 1 else 'them'} into another folder.",
             parameters=("out", "photos"),
         )
-    gone = [row for row, entry in enumerate(kept.entries) if key_of(entry) not in now]
+    gone = [row for row, entry in enumerate(kept.entries) if photo_key(entry) not in now]
     if not gone:
         raise ArgumentError(
-            "a job goes on with the photos that it was begun with.\n"
+            "a job resumes with the photos that it started with.\n"
             f"Received: shards in which they lie at other places than {printable(folder / LIST)} says.",
             parameters=("out", "photos"),
         )
-    first = printable(key_of(kept.entries[gone[0]]))
+    first = printable(photo_key(kept.entries[gone[0]]))
     have, rows = ("has", "its row says so") if len(gone) == 1 else ("have", "their rows say so")
     say(f"{plural(len(gone), 'photo')} {have} gone since the job began, as {first} of row {gone[0]:,}; {rows}")
     return kept
 
 
 def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, say: Callable[[str], Any]) -> None:
-    check_there(listed, range(len(listed.entries)))
+    check_files_exist(listed, range(len(listed.entries)))
     say(f"opening {printable(model)} for {plural(len(listed.entries), 'photo')} ...")
-    digest = sha256_of_files(files_of_model(model, options.weights))
+    digest = files_sha256(model_files(model, options.weights))
     threads, outputs = options.threads or 1, options.outputs or OUTPUTS[0]
-    asked = {"outputs": outputs, "engine": options.engine or "auto", "precision": options.precision}
+    requested = {"outputs": outputs, "engine": options.engine or "auto", "precision": options.precision}
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as place:
         named = {"model": model, "weights": options.weights, "threads": threads, "folder": place}
-        facts = ask_once({"prepare": asked | named}, threads, say)["prepared"]
+        facts = run_once({"prepare": requested | named}, threads, say)["prepared"]
         for file in sorted(Path(place).iterdir()):
             with atomic_write(folder / file.name) as part:
                 Path(part).write_bytes(file.read_bytes())
@@ -216,7 +225,7 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
     few = -(-count // _FEW_PARTS // batch_size) * batch_size
     manifest = Manifest(
         photos=count,
-        photos_sha256=listed.digest(),
+        photos_sha256=listed.fingerprint(),
         part=options.part or min(_PART, max(few, 1)),
         form=options.form or FORMS[0],
         outputs=outputs,
@@ -225,7 +234,7 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
         weights=options.weights,
         threads=threads,
         batch_size=batch_size,
-        file_sha256=facts["file"] and sha256_of_files(_engine_files(folder)),
+        file_sha256=facts["file"] and files_sha256(_engine_files(folder)),
         top=os.path.abspath(listed.top),
         **facts,
     )
@@ -233,14 +242,14 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
     manifest.write(folder)
 
 
-def files_of_model(model: str, weights: str | None = None) -> list[Path]:
-    """The files that decide what a model computes: its own, and what stands beside it."""
+def model_files(model: str, weights: str | None = None) -> list[Path]:
+    """The files that decide what a model computes: its own, and those with its name."""
     place = expand_path(model)
     if is_exported(model):
-        beside = [place.with_suffix(".bin"), place.with_name(f"{place.name}.data")]
+        extra = [place.with_suffix(".bin"), place.with_name(f"{place.name}.data")]
         if not place.is_file():
             raise with_parameters(FileNotFoundError(f"`model` must be there.\nReceived: {model!r}."), "model")
-        return [place, *(file for file in beside if file.is_file())]
+        return [place, *(file for file in extra if file.is_file())]
     found = variant_and_weights(model, weights)
     if found is None:
         return [check_run(place, "; or a .onnx or .xml file, a checkpoint, or a name as dinov2/S14.")]
@@ -253,10 +262,10 @@ def _engine_files(folder: Path) -> list[Path]:
 
 
 def _missing(folder: Path, manifest: Manifest, parts: Sequence[int]) -> list[int]:
-    """The parts that are not there; raises for those that are no good."""
+    """The parts that are missing; raises for damaged ones."""
     there = [number for number in parts if os.path.lexists(folder / manifest.name(number))]
-    if faults := [*filter(None, (fault_of_part(folder, manifest, number) for number in there))]:
-        raise faults_of_parts(folder, faults, len(parts))
+    if faults := [*filter(None, (part_error(folder, manifest, number) for number in there))]:
+        raise parts_error(folder, faults, len(parts))
     known = set(there)
     return [number for number in parts if number not in known]
 
@@ -288,19 +297,17 @@ def _compute(
     with Supervisor(first, task, missing, processes, manifest.threads) as supervisor:
         for answer in supervisor.answers(patience=1.0):
             software = answer.get("ready", software)
-            progress.heard(answer)
+            progress.update(answer)
             if "again" in answer:
                 part, how = manifest.name(answer["again"]), answer["how"]
                 say(f"{part} is tried again ({answer['try']} of {TRIES} tries): {how}")
         if software != manifest.software:
-            say(
-                f"the job was begun with {manifest.software}, and {software} computed here: rows may differ by rounding"
-            )
+            say(f"the job started with {manifest.software}, and {software} computed here: rows may differ by rounding")
         if supervisor.failed:
             number, how = next(iter(supervisor.failed.items()))
             raise ValueError(
                 f"{len(supervisor.failed):,} of {len(missing):,} parts could not be computed in {TRIES} tries each; "
-                f"the others are there.\nReceived: {manifest.said(number)}: {how}. Run the same command again to go on."
+                f"the others are there.\nReceived: {manifest.describe(number)}: {how}. Run the same command again."
             )
 
 
@@ -308,7 +315,7 @@ def _processes(folder: Path, model: str, manifest: Manifest) -> int:
     """One a core for each of the threads, as far as memory allows; few for TensorFlow, as they share an accelerator."""
     import psutil
 
-    files = _engine_files(folder) if manifest.file else files_of_model(model, manifest.weights)
+    files = _engine_files(folder) if manifest.file else model_files(model, manifest.weights)
     room = _ROOM + _OF_MODEL * sum(file.stat().st_size for file in files)
     fitting = int(psutil.virtual_memory().available / room)
     most = len(cores()) if manifest.file or is_exported(model) else _MOST_WITH_KERAS
@@ -316,7 +323,7 @@ def _processes(folder: Path, model: str, manifest: Manifest) -> int:
 
 
 class _Progress:
-    """Says how a job is getting on: early, and then once a minute.
+    """Prints the progress of a job: early, and then once a minute.
 
     Args:
         rows: that are to be computed.
@@ -330,8 +337,8 @@ class _Progress:
         self._began = time.monotonic()
         self._next = self._began + _FIRST_WORDS
 
-    def heard(self, answer: dict[str, Any]) -> None:
-        """Counts what a process has said, and says a line if it is time."""
+    def update(self, answer: dict[str, Any]) -> None:
+        """Counts the rows in an answer of a process, and prints a line if it is time."""
         if "so_far" in answer:
             self._within[answer["part"]] = answer["so_far"]
         elif "part" in answer:
@@ -346,3 +353,140 @@ class _Progress:
             self._say(
                 f"{done:,} of {self._rows:,} photos, {speed:,.1f} a second, {left} left, until {until:%d %b %H:%M}"
             )
+
+
+def check_job(out: FilePath) -> tuple[Manifest, int]:
+    """Reads all parts of a job, and counts the photos that are broken.
+
+    Raises:
+        ValueError: for another folder, and for parts that are missing or damaged; the message names ten of them.
+    """
+    folder = expand_path(out)
+    manifest = read_manifest(folder)
+    check_form(manifest.form)
+    listed = read_list(folder, folder)
+    if listed.fingerprint() != manifest.photos_sha256:
+        raise ArgumentError(
+            f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which differs.",
+            parameters=("out",),
+        )
+    check_parts(folder, manifest, range(manifest.parts))
+    return manifest, write_broken(folder, manifest)
+
+
+def check_parts(folder: Path, manifest: Manifest, parts: Sequence[int]) -> None:
+    """Reads parts; raises a `ValueError` that names those that are missing or damaged."""
+    faults, rows = [], 0
+    for number in parts:
+        try:
+            rows += len(read_part(folder, manifest, number).photos)
+        except PartError as error:
+            faults.append(error)
+    if faults:
+        wanted = sum(len(manifest.rows(number)) for number in parts)
+        raise parts_error(folder, faults, len(parts), f"{rows:,} of {wanted:,} rows are there; ")
+
+
+def parts_error(folder: Path, faults: Sequence[PartError], parts: int, rows: str = "") -> ValueError:
+    """The error that names parts which are missing or damaged.
+
+    Args:
+        folder: of the job.
+        faults: of the parts, at least one.
+        parts: how many were checked.
+        rows: text before the number of parts.
+    """
+    more = f"; and {len(faults) - _MOST_NAMED:,} more" if len(faults) > _MOST_NAMED else ""
+    named = "; ".join(fault.description for fault in faults[:_MOST_NAMED])
+    is_missing, is_one = all(fault.is_missing for fault in faults), len(faults) == 1
+    what = f"{'is' if is_one else 'are'} missing{'' if is_missing else ' or damaged'}"
+    after = "The" if is_missing else f"Move {'it' if is_one else 'the damaged ones'} away; the"
+    return ValueError(
+        "every part must be as the job wrote it.\n"
+        f"Received: {printable(folder)}: {rows}{len(faults):,} of {parts:,} parts {what}: {named}{more}. "
+        f"{after} same command computes {'it' if is_one else 'them'}."
+    )
+
+
+def describe_broken(folder: Path, broken: int) -> str:
+    """How many photos could not be read, and where the reasons are."""
+    return (
+        f"{broken:,} of them of broken photos, with reasons in {printable(folder / BROKEN)}"
+        if broken
+        else "no photo is broken"
+    )
+
+
+def write_broken(folder: Path, manifest: Manifest) -> int:
+    """Writes the list of broken photos of a finished job, if there are any, and gives their number."""
+    path = folder / BROKEN
+    if os.path.lexists(path) and not (read_head(path) or b"").startswith(",".join(_COLUMNS).encode()):
+        raise ArgumentError(
+            f"a job replaces only files of a job.\nReceived: {str(path)!r}. Move it away.", parameters=("out",)
+        )
+    rows = [row for number in range(manifest.parts) for row in _broken(folder, manifest, number)]
+    if rows or path.exists():
+        with atomic_write(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([_COLUMNS, *rows])
+    return len(rows)
+
+
+def _broken(folder: Path, manifest: Manifest, number: int) -> Iterator[tuple[int, str, str]]:
+    photos, status = read_statuses(folder, manifest, number)
+    for place in np.flatnonzero(status != OK):
+        yield manifest.rows(number)[place], spreadsheet_cell(photos[place]), spreadsheet_cell(status[place])
+
+
+def cluster_shard(text: str | None, environment: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """`(i, n)`, the number of this job from 0 on, and how many there are; `(0, 1)` of one alone.
+
+    Args:
+        text: as `"2/8"`; `None` reads the variables.
+        environment: by default that of the process.
+
+    Raises:
+        ValueError: for what are no such numbers.
+    """
+    if text is not None:
+        found = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
+        return _checked(found[1] if found else "", found[2] if found else "", f"--shard {text}")
+    known = os.environ if environment is None else environment
+    if "SLURM_ARRAY_TASK_ID" in known:
+        return _slurm_shard(known)
+    index = next((name for name in _INDEX if name in known), None)
+    count = next((name for name in _COUNT if name in known), None)
+    if index is None:
+        return 0, 1
+    if count is None:
+        raise ArgumentError(
+            f"the number of a job needs how many there are, {' or '.join(_COUNT)}.\n"
+            f"Received: {index}={known[index]} alone. Set NUM_SHARDS, or pass --shard 0/1 for a job of its own.",
+            parameters=("shard",),
+        )
+    return _checked(known[index], known[count], f"{index}={known[index]}, {count}={known[count]}")
+
+
+def _slurm_shard(known: Mapping[str, str]) -> tuple[int, int]:
+    """Of an array as `--array=0-7` or `--array=1-15:2`; gaps are refused."""
+    names = ["SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT"]
+    given = [known.get(name, {"SLURM_ARRAY_TASK_STEP": "1"}.get(name, "")) for name in names]
+    said = ", ".join(f"{name}={value}" for name, value in zip(names, given, strict=True))
+    if not all(value.isascii() and value.isdecimal() for value in given) or int(given[2]) < 1:
+        raise _error(said, _NO_GAPS)
+    number, first, step, count = map(int, given)
+    return _checked(str((number - first) // step), str(count), said, _NO_GAPS)
+
+
+def _checked(index: str, count: str, said: str, hint: str = "") -> tuple[int, int]:
+    numbers = [int(text) if text.isascii() and text.isdecimal() else -1 for text in (index, count)]
+    if not 0 <= numbers[0] < numbers[1]:
+        raise _error(said, hint)
+    return numbers[0], numbers[1]
+
+
+def _error(said: str, hint: str) -> Exception:
+    return ArgumentError(
+        "the number of a job counts from 0 and is below how many there are, as --shard 0/8 to --shard 7/8.\n"
+        f"Received: {said}.{hint}",
+        parameters=("shard",),
+    )

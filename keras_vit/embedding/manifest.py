@@ -1,4 +1,4 @@
-"""What a job was asked for, once and for all: each of its parts bears the digest of this, and no other is its part."""
+"""The options of a job, which never change: each of its parts has the fingerprint of these."""
 
 import dataclasses
 import hashlib
@@ -38,7 +38,7 @@ class Manifest:
         file: name of the file that the engine opens, in the job's folder; `None` for the model itself.
         file_sha256: of that file.
         software: of the engine, with its version.
-        keras_vit: the version that began.
+        keras_vit: the version that started it.
         top: the folder from which the photos' paths count, where the job began; `None` of earlier versions.
     """
 
@@ -64,8 +64,8 @@ class Manifest:
     top: str | None = None
 
     @property
-    def digest(self) -> str:
-        """Of all that decides the rows."""
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides the rows."""
         facts = dataclasses.asdict(self)
         for name in ("model", "keras_vit", "file", "file_sha256", "top"):  # names, and what follows from the model
             del facts[name]
@@ -84,7 +84,7 @@ class Manifest:
         """The file of a part."""
         return f"part-{number:05d}.{self.form}"
 
-    def said(self, number: int) -> str:
+    def describe(self, number: int) -> str:
         """A part in words, as `part-00012.parquet (rows 12,000 to 12,999)`."""
         rows = self.rows(number)
         return f"{self.name(number)} (rows {rows[0]:,} to {rows[-1]:,})"
@@ -95,18 +95,18 @@ class Manifest:
         with atomic_write(folder / MANIFEST) as part:
             Path(part).write_text(f"{text}\n", encoding="utf-8")
 
-    def check(self, asked: dict[str, Any]) -> None:
-        """Raises a `ValueError` unless what is asked now is what the job was begun with; `None` is anything.
+    def check(self, requested: dict[str, Any]) -> None:
+        """Raises a `ValueError` unless the options are those that the job started with; `None` is any value.
 
         Args:
-            asked: values by the names of fields.
+            requested: values by the names of fields.
         """
-        for name, value in asked.items():
+        for name, value in requested.items():
             if value is None or (name == "engine" and value == "auto") or getattr(self, name) == value:
                 continue
             option = _OPTIONS.get(name, f"--{name}")
             raise ArgumentError(
-                "a job goes on with the options that it was begun with, so that all rows are alike.\n"
+                "a job resumes with the options that it started with, so that all rows are alike.\n"
                 f"Received: {option} {value}, and {getattr(self, name)} in the manifest. Leave {option} out, or choose "
                 "another folder.",
                 parameters=("out",),
@@ -141,7 +141,7 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
 
 
-def sha256_of_files(paths: list[Path]) -> str:
+def files_sha256(paths: list[Path]) -> str:
     """One digest of the bytes of files, in their order."""
     found = hashlib.sha256()
     for path in paths:

@@ -1,4 +1,4 @@
-"""Parts of an embedding as files: written beside and renamed, with the same bytes each time, and checked as read.
+"""Parts of an embedding as files: written atomically, with the same bytes each time, and checked when read.
 
 A part has the columns `photo`, `status`, and the vectors under the name of the outputs. Parquet needs pyarrow; `.npz`
 holds the same three arrays for NumPy.
@@ -21,7 +21,7 @@ from keras_vit.files import atomic_write, expand_path
 from keras_vit.pages.formatting import printable
 
 FORMS = ("parquet", "npz")
-_MARK = "keras_vit_part"  # under which a file says of which job and number it is
+_MARK = "keras_vit_part"  # key of a file's job and number
 _MISSING = "which is missing"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of all members of a ZIP archive, so that its bytes are the same
 
@@ -49,13 +49,13 @@ class PartError(ValueError):
         reason: what is wrong, as `which is missing`.
 
     Attributes:
-        said: the file's name, its rows, and what is wrong.
+        description: the file's name, its rows, and what is wrong.
         is_missing: whether no file is there.
     """
 
     def __init__(self, path: Path, rows: range, reason: str) -> None:
         what = f", rows {rows[0]:,} to {rows[-1]:,}, {reason}"
-        self.said, self.is_missing = printable(path.name) + what, reason == _MISSING
+        self.description, self.is_missing = printable(path.name) + what, reason == _MISSING
         after = "The" if self.is_missing else "Move it away; the"
         super().__init__(
             "every part must be as the job wrote it.\n"
@@ -74,7 +74,7 @@ def check_form(form: str) -> None:
 
 def write_part(folder: Path, manifest: Manifest, number: int, part: Part) -> None:
     """Writes a part whole or not at all."""
-    about = json.dumps({"job": manifest.digest, "part": number})
+    about = json.dumps({"job": manifest.fingerprint, "part": number})
     with atomic_write(folder / manifest.name(number)) as place:
         (_write_parquet if manifest.form == "parquet" else _write_npz)(place, part, manifest.outputs, about)
 
@@ -97,8 +97,8 @@ def read_part(folder: Path, manifest: Manifest, number: int) -> Part:
         raise PartError(path, manifest.rows(number), _reason(error)) from None
 
 
-def fault_of_part(folder: Path, manifest: Manifest, number: int) -> PartError | None:
-    """What is wrong with a part that is there, as far as its end tells; `None` of a good one. Vectors are not read."""
+def part_error(folder: Path, manifest: Manifest, number: int) -> PartError | None:
+    """The fault of an existing part, by the end of its file; `None` for a valid one. Vectors are not read."""
     path = folder / manifest.name(number)
     try:
         if manifest.form == "parquet":
@@ -144,7 +144,7 @@ def read_vectors(folder: FilePath) -> Iterator[Part]:
 
 
 def _check(about: dict[str, Any], manifest: Manifest, number: int, rows: int, shape: Sequence[int] = ()) -> None:
-    if about.get("job") != manifest.digest:
+    if about.get("job") != manifest.fingerprint:
         raise ValueError("which is of another job, or of something else")
     if about.get("part") != number or rows != len(manifest.rows(number)):
         raise ValueError(f"which says that it is part {about.get('part')}, of {rows:,} rows")
@@ -153,12 +153,8 @@ def _check(about: dict[str, Any], manifest: Manifest, number: int, rows: int, sh
 
 
 def _reason(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    return (
-        said
-        if said.startswith("which ") or said.startswith("whose ")
-        else f"which is damaged: {said[:200].rstrip('.')}"
-    )
+    text = " ".join(str(error).split())
+    return text if text.startswith(("which ", "whose ")) else f"which is damaged: {text[:200].rstrip('.')}"
 
 
 def _write_parquet(place: str, part: Part, outputs: str, about: str) -> None:
@@ -185,7 +181,7 @@ def _read_parquet(path: Path, outputs: str) -> tuple[Part, dict[str, Any]]:
 def _table(path: Path, columns: list[str] | None = None) -> Any:
     """A table, read by this thread alone.
 
-    A thread of pyarrow that gives a Python file back while the process ends aborts it, with -6 behind its last line.
+    A thread of pyarrow that gives a Python file back while the process ends aborts it, with -6 after its last line.
     """
     import pyarrow.parquet
 

@@ -24,7 +24,7 @@ LIST = "photos.jsonl"
 _HEAD = '{"keras_vit": "the photos of an embedding, a row each"}\n'
 _OF_SHARDS = re.compile(r"\.(tar|tgz|tfrec|parquet|array_?record)|^(train|val|validation|test)$", re.IGNORECASE)
 _MOST_BYTES = 1 << 34  # of a list or a table
-_LOOKED_FOR = 1000  # photos of a list, evenly chosen, which takes a second on a network disk
+_SAMPLED = 1000  # photos of a list, evenly chosen, which takes a second on a network disk
 _MOST_NAMED = 10
 Entry: TypeAlias = str | list[Any]  # a path below the top; or key, file, offset, size and record of a slice
 
@@ -40,7 +40,7 @@ class PhotoList(NamedTuple):
     top: Path
     entries: list[Entry]
 
-    def digest(self) -> str:
+    def fingerprint(self) -> str:
         """SHA-256 of the list, wherever its folder lies."""
         found = hashlib.sha256()
         for line in self.lines():
@@ -48,7 +48,7 @@ class PhotoList(NamedTuple):
         return found.hexdigest()
 
     def lines(self) -> Iterator[str]:
-        """The lines of its file behind the first."""
+        """The lines of its file after the first."""
         return (json.dumps(entry) + "\n" for entry in self.entries)
 
     def write(self, folder: Path) -> None:
@@ -63,12 +63,12 @@ class PhotoList(NamedTuple):
             file.writelines(self.lines())
 
 
-def key_of(entry: Entry) -> str:
+def photo_key(entry: Entry) -> str:
     """The name of a photo in its row."""
     return entry if isinstance(entry, str) else str(entry[0])
 
 
-def place_of(top: Path, entry: Entry) -> PhotoLocation:
+def photo_location(top: Path, entry: Entry) -> PhotoLocation:
     """Where the bytes of a photo are."""
     if isinstance(entry, str):
         return os.path.join(top, entry)
@@ -87,11 +87,11 @@ def list_photos(what: str | os.PathLike) -> PhotoList:
         ValueError: if no photo is there, or a table has none.
     """
     path = expand_path(what)
-    # The seam: whatever else holds photos makes entries of them here, and `place_of` says where their bytes are.
+    # The seam: whatever else holds photos makes entries of them here, and `photo_location` says where their bytes are.
     if path.suffix.lower() == ".csv" and path.is_file():
-        found = PhotoList(path.parent, _of_table(path))
+        found = PhotoList(path.parent, _table_paths(path))
     else:
-        found = _of_shards(path) or PhotoList(path, _below(path))
+        found = _shard_photos(path) or PhotoList(path, _below(path))
     if not found.entries:
         raise ArgumentError(
             "`photos` must be a folder with photos in it or below it, a .csv file with the column path, or shards.\n"
@@ -119,11 +119,11 @@ def read_list(folder: Path, top: Path) -> PhotoList:
         ) from None
 
 
-def check_there(photos: PhotoList, rows: Sequence[int]) -> None:
+def check_files_exist(photos: PhotoList, rows: Sequence[int]) -> None:
     """Raises unless what a job is about to read is there, but for single photos.
 
     Args:
-        photos: the whole list, of which some thousand are looked for.
+        photos: the whole list, of which some thousand are checked.
         rows: those that are to be read, at least one.
 
     Raises:
@@ -140,16 +140,16 @@ def check_there(photos: PhotoList, rows: Sequence[int]) -> None:
             ),
             "photos",
         )
-    looked, to_read = (
-        [entry for entry in entries[:: max(len(entries) // _LOOKED_FOR, 1)] if isinstance(entry, str)]
+    sampled, to_read = (
+        [entry for entry in entries[:: max(len(entries) // _SAMPLED, 1)] if isinstance(entry, str)]
         for entries in (photos.entries, [photos.entries[row] for row in rows])
     )
-    lost = [entry for entry in looked if not os.path.lexists(photos.top / entry)]
-    if 2 * len(lost) > len(looked) and not all(os.path.lexists(photos.top / entry) for entry in to_read):
+    lost = [entry for entry in sampled if not os.path.lexists(photos.top / entry)]
+    if 2 * len(lost) > len(sampled) and not all(os.path.lexists(photos.top / entry) for entry in to_read):
         raise with_parameters(
             FileNotFoundError(
                 "at least half of the photos of a list must exist.\n"
-                f"Received: {printable(photos.top)}, where {len(lost):,} of {len(looked):,} that were checked are "
+                f"Received: {printable(photos.top)}, where {len(lost):,} of {len(sampled):,} that were checked are "
                 f"gone, as {printable(lost[0])}. Mount their disk, or pass a list of those that are there."
             ),
             "photos",
@@ -172,7 +172,7 @@ def _below(folder: Path) -> list[Entry]:
     return sorted(str(path).removeprefix(top).replace(os.sep, "/") for path in photos_below(folder, suffixes))
 
 
-def _of_table(path: Path) -> list[Entry]:
+def _table_paths(path: Path) -> list[Entry]:
     try:
         with open_regular(path, _MOST_BYTES) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, skipinitialspace=True)
@@ -194,7 +194,7 @@ def _of_table(path: Path) -> list[Entry]:
     return list(found)
 
 
-def _of_shards(path: Path) -> PhotoList | None:
+def _shard_photos(path: Path) -> PhotoList | None:
     """The photos of shards; `None` where there are none."""
     names = [entry.name for entry in os.scandir(path)] if path.is_dir() else [path.name]
     if not any(_OF_SHARDS.search(name) for name in names):

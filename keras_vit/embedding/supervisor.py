@@ -1,4 +1,4 @@
-"""Plain processes that compute parts, and whoever starts, watches and replaces them.
+"""Processes that compute parts, and the supervisor that starts, watches and replaces them.
 
 `multiprocessing.Pool` waits for ever when one of its processes is killed. Here a process that ends is replaced, its
 part is tried three times, and none outlives the supervisor.
@@ -71,17 +71,17 @@ class Worker:
         return self._process.pid
 
     def send(self, task: Any) -> None:
-        """Gives it a task; of one that has ended the end of its answers tells."""
+        """Sends it a task; one that has ended shows by the end of its answers."""
         line = f"{task if isinstance(task, str) else json.dumps(task)}\n".encode()
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(line)  # type: ignore[union-attr]
             self._process.stdin.flush()  # type: ignore[union-attr]
 
     def answers(self) -> list[dict[str, Any]] | None:
-        """What it has said since, for which this waits; `None` once it has ended."""
-        said = os.read(self.output.fileno(), 1 << 16)
-        *lines, self._begun = (self._begun + said).split(b"\n")
-        return [json.loads(line) for line in lines] if said else None
+        """Its next answers, for which this waits; `None` once it has ended."""
+        data = os.read(self.output.fileno(), 1 << 16)
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        return [json.loads(line) for line in lines] if data else None
 
     def ended(self) -> str:
         """How it has ended, in words."""
@@ -90,8 +90,8 @@ class Worker:
         if code == -signal.SIGKILL:
             how += ", as systems do when memory runs out: pass fewer --processes"
         self._printed.seek(0)
-        said = " ".join(self._printed.read().decode(errors="replace").split())
-        return how + (f", and had printed: {said[-_LAST_WORDS:]}" if said and code >= 0 else "")
+        printed = " ".join(self._printed.read().decode(errors="replace").split())
+        return how + (f", and had printed: {printed[-_LAST_WORDS:]}" if printed and code >= 0 else "")
 
     def stop(self, until: float) -> None:
         """Ends it by SIGTERM, or by SIGKILL once `time.monotonic()` is beyond `until`."""
@@ -108,23 +108,23 @@ class Worker:
         self._printed.close()
 
 
-def ask_once(task: dict[str, Any], threads: int, say: Callable[[str], Any]) -> dict[str, Any]:
-    """The answer of a process that does one task; says its lines before that, and raises what it says is wrong."""
+def run_once(task: dict[str, Any], threads: int, say: Callable[[str], Any]) -> dict[str, Any]:
+    """The answer of a process that does one task; prints its lines before that, and raises its error."""
     worker = Worker(task, threads)
     try:
         while (answers := worker.answers()) is not None:
             for answer in answers:
-                if "said" not in answer:
-                    check_fatal(answer)
+                if "message" not in answer:
+                    raise_fatal(answer)
                     return answer
-                say(answer["said"])
+                say(answer["message"])
         raise RuntimeError(f"a process that opened the model {worker.ended()}.")
     finally:
         worker.stop(time.monotonic() + _PATIENCE)
 
 
-def check_fatal(answer: dict[str, Any]) -> None:
-    """Raises what a process says that ends the whole job."""
+def raise_fatal(answer: dict[str, Any]) -> None:
+    """Raises an answer of a process that ends the whole job."""
     if "fatal" in answer:
         kind = {"ImportError": ImportError, "FileNotFoundError": FileNotFoundError, "TypeError": TypeError}
         raise with_parameters(
@@ -177,13 +177,13 @@ class Supervisor:
         self._selector.close()
 
     def answers(self, patience: float) -> Iterator[dict[str, Any]]:
-        """What the processes say until all parts are done; empty where nobody says anything for some seconds.
+        """The answers of the processes until all parts are done; an empty one after `patience` seconds of silence.
 
         A part that is tried again is an answer too: its number as `again`, the number of its `try`, and `how` the last
         one ended.
 
         Raises:
-            ValueError, ImportError: what a process says that ends the job, as a full disk.
+            ValueError, ImportError: an answer that ends the job, as a full disk.
             RuntimeError: if no process gets as far as its model.
         """
         while self._waiting or any(worker.part is not None for worker in self.workers):
@@ -197,7 +197,7 @@ class Supervisor:
                 if answers is None:
                     yield self._replace(worker)
                 for answer in answers or ():
-                    yield from self._heard(worker, answer)
+                    yield from self._handle(worker, answer)
             if not ready:
                 yield {}
         for worker in self.workers:
@@ -211,15 +211,15 @@ class Supervisor:
         self.workers.append(worker)
         self._selector.register(worker.output, selectors.EVENT_READ, worker)
 
-    def _heard(self, worker: Worker, answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        check_fatal(answer)
+    def _handle(self, worker: Worker, answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        raise_fatal(answer)
         if "ready" in answer:
             worker.is_ready, self._unready = True, 0
         if "rows" in answer:
             worker.part = None
         yield answer
         if "fault" in answer:
-            yield self._missed(worker, answer["fault"])
+            yield self._retry_or_give_up(worker, answer["fault"])
 
     def _give(self, worker: Worker) -> None:
         if self._waiting and worker.is_ready and worker.part is None:
@@ -227,19 +227,19 @@ class Supervisor:
             worker.send(self._tasks(worker.part))
 
     def _replace(self, worker: Worker) -> dict[str, Any]:
-        """Takes a process out that has ended; another one is started if there is work. Answers as `_missed`."""
+        """Takes a process out that has ended; another one starts if there is work."""
         self._selector.unregister(worker.output)
         self.workers.remove(worker)
         how = worker.ended()
         worker.stop(0)
         if worker.is_ready:
-            return self._missed(worker, f"its process {how}")
+            return self._retry_or_give_up(worker, f"its process {how}")
         self._unready += 1
         if self._unready >= TRIES:
             raise RuntimeError(f"{TRIES} processes ended before they had opened the model; the last {how}.")
         return {}
 
-    def _missed(self, worker: Worker, how: str) -> dict[str, Any]:
+    def _retry_or_give_up(self, worker: Worker, how: str) -> dict[str, Any]:
         """Notes that a part was not done; answers that it is tried again, or nothing if it is given up."""
         number, worker.part = worker.part, None
         if number is None:

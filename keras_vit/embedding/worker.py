@@ -1,6 +1,6 @@
 """A worker of `keras-vit embed`, started by `python -m keras_vit.embedding.worker`: tasks come as lines of JSON.
 
-It ends with its supervisor, however that was killed: the pipe of tasks is closed then, and a thread hears of it.
+It ends with its supervisor, however that was killed: the pipe of tasks is closed then, and a thread notices.
 Answers are lines of JSON too, on what was the standard output; what others print goes to the standard error.
 """
 
@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.embedding.embedder import OK, Embedder, bytes_of
+from keras_vit.embedding.embedder import OK, Embedder, read_photo_bytes
 from keras_vit.embedding.manifest import Manifest, read_manifest
 from keras_vit.embedding.part_files import Part, write_part
-from keras_vit.embedding.photo_lists import Entry, key_of, place_of
+from keras_vit.embedding.photo_lists import Entry, photo_key, photo_location
 from keras_vit.images.pillow_formats import PillowError
 
 END = "end"
 _GRACE = 10  # seconds from the supervisor's death to the end, in which what computes comes back to Python
 _READERS = 8  # threads that read ahead, since a file on a network disk takes a round trip
-_SAY_AFTER = 2.0  # seconds between reports on a part
+_REPORT_AFTER = 2.0  # seconds between reports on a part
 Answer = Callable[..., None]
 
 
@@ -48,9 +48,9 @@ def main() -> int:
     first = json.loads(tasks.get())
     try:
         if "prepare" in first:
-            from keras_vit.embedding.model_facts import prepare
+            from keras_vit.embedding.loaders import prepare
 
-            answer(prepared=prepare(**first["prepare"], say=lambda line: answer(said=line)))
+            answer(prepared=prepare(**first["prepare"], say=lambda line: answer(message=line)))
         else:
             _work(Path(first["folder"]), Path(first["top"]), first["model"], tasks, answer)
     except BrokenPipeError:  # the supervisor is gone
@@ -109,8 +109,8 @@ def _do(
     entries: Sequence[Entry],
     answer: Answer,
 ) -> None:
-    """Computes and writes a part; what fails is told, and the next try is the supervisor's."""
-    said_at, statuses, vectors = time.monotonic(), [], []
+    """Computes and writes a part; a failure is an answer, and the supervisor tries again."""
+    reported_at, statuses, vectors = time.monotonic(), [], []
     try:
         for batch in _batches(top, entries, manifest.batch_size, readers):
             missing = manifest.batch_size - len(batch)
@@ -119,13 +119,13 @@ def _do(
             )  # always as many: sums may be in their order
             statuses.append(found["status"][: len(batch)])
             vectors.append(found[manifest.outputs][: len(batch)])
-            if time.monotonic() - said_at > _SAY_AFTER:
-                said_at = time.monotonic()
+            if time.monotonic() - reported_at > _REPORT_AFTER:
+                reported_at = time.monotonic()
                 answer(part=number, so_far=sum(map(len, statuses)))
     except Exception as error:  # of runtimes, as for want of memory
         return answer(part=number, fault=f"{type(error).__name__}: {error}")
     status = np.concatenate(statuses)
-    part = Part(np.array([key_of(entry) for entry in entries], object), status, np.concatenate(vectors))
+    part = Part(np.array([photo_key(entry) for entry in entries], object), status, np.concatenate(vectors))
     try:
         write_part(folder, manifest, number, part)
     except OSError as error:
@@ -149,7 +149,7 @@ def _batches(
 
 def _read(top: Path, entry: Entry) -> bytes | PillowError:
     try:
-        return bytes_of(place_of(top, entry))
+        return read_photo_bytes(photo_location(top, entry))
     except PillowError as reason:
         return reason
 

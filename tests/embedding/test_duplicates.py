@@ -8,8 +8,8 @@ import pytest
 from photos import make_photos
 
 import keras_vit
-from keras_vit.embedding import near_duplicates
-from keras_vit.embedding.job_checks import write_broken
+from keras_vit.embedding import duplicates
+from keras_vit.embedding.job import write_broken
 from keras_vit.embedding.manifest import Manifest, read_manifest
 from keras_vit.embedding.part_files import Part, read_part, write_part
 from keras_vit.embedding.photo_lists import list_photos
@@ -31,14 +31,14 @@ def planted(count=150):
 
 @pytest.mark.parametrize("side", [3, 32, 2048])
 def test_pairs_and_groups_are_those_of_a_plain_computation(monkeypatch, side):
-    monkeypatch.setattr(near_duplicates, "_SIDE", side)
+    monkeypatch.setattr(duplicates, "_SIDE", side)
     vectors = planted()
     wide = vectors.astype("float64")
     with np.errstate(invalid="ignore"):
         wide /= np.linalg.norm(wide, axis=1, keepdims=True)
     cosines = np.float32(wide @ wide.T)
     for threshold in (0.3, 0.95):
-        found = near_duplicates.near_duplicates(vectors, threshold)
+        found = duplicates.near_duplicates(vectors, threshold)
         expected = set(zip(*np.nonzero(np.triu(cosines >= np.float32(threshold), 1)), strict=True))
         assert set(zip(found.first, found.second, strict=True)) == expected
         assert found.number == len(found.first) == len(expected)
@@ -53,8 +53,8 @@ def test_most_similar_pairs_are_kept_and_all_are_counted():
     """In blocks that are much smaller than the number of pairs; the groups are of all."""
     vectors = planted()
     vectors[60:] = vectors[20] + np.linspace(0, 0.5, 90)[:, None] * vectors[0]
-    whole = near_duplicates.near_duplicates(vectors, 0.9)
-    least = near_duplicates.near_duplicates(vectors, 0.9, most=100)
+    whole = duplicates.near_duplicates(vectors, 0.9)
+    least = duplicates.near_duplicates(vectors, 0.9, most=100)
     assert least.number == whole.number > 1000
     for name in ("first", "second", "similarities"):
         np.testing.assert_array_equal(getattr(least, name), getattr(whole, name)[:100])
@@ -62,10 +62,10 @@ def test_most_similar_pairs_are_kept_and_all_are_counted():
 
 
 def test_progress_says_the_expected_end(monkeypatch):
-    monkeypatch.setattr(near_duplicates, "_FIRST_WORDS", 0)
-    monkeypatch.setattr(near_duplicates, "_SIDE", 75)
+    monkeypatch.setattr(duplicates, "_FIRST_WORDS", 0)
+    monkeypatch.setattr(duplicates, "_SIDE", 75)
     said = []
-    near_duplicates.near_duplicates(planted(), say=said.append)
+    duplicates.near_duplicates(planted(), say=said.append)
     assert len(said) == 1
     assert said[0].startswith("33% compared, 0:00:0")
     assert ", until " in said[0]
@@ -88,7 +88,7 @@ def job(tmp_path):
     out = tmp_path / "vectors"
     out.mkdir()
     facts = dict.fromkeys(Manifest.__dataclass_fields__, "") | {"preprocessing": {}, "form": "npz", "file": None}
-    facts |= {"photos": 12, "part": 5, "width": WIDTH, "outputs": "features", "photos_sha256": listed.digest()}
+    facts |= {"photos": 12, "part": 5, "width": WIDTH, "outputs": "features", "photos_sha256": listed.fingerprint()}
     manifest = Manifest(**facts | {"top": str(photos)})
     manifest.write(out)
     listed.write(out)
@@ -113,7 +113,7 @@ def test_command_writes_a_table_and_a_page(job, tmp_path, run, monkeypatch):
     assert page.count("data:image/jpeg;base64,") == 4
     assert "&lt;b&gt;" in page
     assert "<b>.jpg" not in page
-    found = keras_vit.nearest(job, k=1)
+    found = keras_vit.nearest_neighbors(job, k=1)
     names = found.photos[found.indices[:, 0]]
     assert names[found.photos == "tiles/2.jpg"] == ["disc/=1+1,<b>.jpg"]
     assert found.indices[found.photos == "disc/1.jpg"] == -1

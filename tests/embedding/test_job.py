@@ -19,11 +19,11 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.embedding import worker
-from keras_vit.embedding.embedder import bytes_of
-from keras_vit.embedding.job_checks import BROKEN
+from keras_vit.embedding.embedder import read_photo_bytes
+from keras_vit.embedding.job import BROKEN
 from keras_vit.embedding.manifest import read_manifest
-from keras_vit.embedding.part_files import fault_of_part, read_part, read_vectors, write_part
-from keras_vit.embedding.photo_lists import key_of, list_photos, place_of, read_list
+from keras_vit.embedding.part_files import part_error, read_part, read_vectors, write_part
+from keras_vit.embedding.photo_lists import list_photos, photo_key, photo_location, read_list
 from keras_vit.embedding.supervisor import Supervisor
 from keras_vit.exporting.engines.accelerate import write_engine
 from keras_vit.files import locked
@@ -150,7 +150,7 @@ def test_npz_holds_the_same_rows_without_pyarrow_and_the_same_bytes_each_time(un
     assert parts_of(tmp_path / "one") == parts_of(tmp_path / "two")
     for ours, theirs in zip(read_part(folder, as_npz, 3), part, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert fault_of_part(folder, as_npz, 3) is None
+    assert part_error(folder, as_npz, 3) is None
     data = bytearray((folder / "part-00003.npz").read_bytes())
     data[len(data) // 2] ^= 1
     (folder / "part-00003.npz").write_bytes(data)
@@ -275,10 +275,10 @@ def test_tables_and_shards_are_lists_of_the_same_photos_as_folders(photos, tmp_p
             archive.add(photos / name, name)
     for given, top in ((tmp_path / "some.csv", f"{photos}/"), (tmp_path / "shards", "a.tar:")):
         listed = list_photos(given)
-        assert [key_of(entry) for entry in listed.entries] == [f"{top}{name}" for name in sorted(names)]
+        assert [photo_key(entry) for entry in listed.entries] == [f"{top}{name}" for name in sorted(names)]
         listed.write(tmp_path)
         assert read_list(tmp_path, listed.top) == listed
-        read = [bytes_of(place_of(listed.top, entry)) for entry in listed.entries]
+        read = [read_photo_bytes(photo_location(listed.top, entry)) for entry in listed.entries]
         assert read == [(photos / name).read_bytes() for name in sorted(names)]
 
 

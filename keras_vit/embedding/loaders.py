@@ -1,6 +1,8 @@
-"""A model opened to answer for photos: an exported file by itself, and any other model in an engine."""
+"""Opens the model of an `Embedder` or a job: an exported file by its own software, any other model in an engine."""
 
 import dataclasses
+import hashlib
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +17,12 @@ from keras_vit.images.numpy_pipeline import preprocess, resize_to_levels
 from keras_vit.images.preprocessing import Preprocessing
 
 OUTPUTS = ("features", "scores", "logits")
+ENGINE_FILE = "keras_vit-engine.onnx"
 
 
 @dataclasses.dataclass(frozen=True)
-class OpenedModel:
-    """A model that answers.
+class LoadedModel:
+    """A model that computes outputs of photos.
 
     Attributes:
         run: from prepared photos `(B, H, W, C)` to float32 arrays by the names of outputs.
@@ -57,7 +60,7 @@ def open_model(
     precision: str | None = None,
     threads: int | None = None,
     weights: str | None = None,
-) -> OpenedModel:
+) -> LoadedModel:
     """Opens a model.
 
     Args:
@@ -75,8 +78,8 @@ def open_model(
     """
     place = expand_path(given)
     if is_exported(given):
-        return (_of_onnx if place.suffix == ".onnx" else _of_openvino)(place, engine, precision, threads)
-    if place.suffix == ".tflite" or (place.is_dir() and (_versions(place) or (place / "saved_model.pb").exists())):
+        return (_load_onnx if place.suffix == ".onnx" else _load_openvino)(place, engine, precision, threads)
+    if place.suffix == ".tflite" or (place.is_dir() and (_has_versions(place) or (place / "saved_model.pb").exists())):
         raise ArgumentError(
             "an exported file that embeds photos must be one of ONNX or OpenVINO.\n"
             f"Received: {given!r}. Pass the model that it was written from, or export that as .onnx.",
@@ -87,10 +90,10 @@ def open_model(
     from keras_vit.runs.named_models import open_named
 
     model, _ = open_named(given, weights, needs_head=False)
-    engine = chosen_engine(model, engine, precision or "float32")
+    engine = choose_engine(model, engine, precision or "float32")
     opened = accelerate(model, engine, precision or "float32", threads)
     size = _checked_size(given, opened.input_shape[1:3], opened.preprocessing)
-    return OpenedModel(opened.outputs, opened.preprocessing, size, "images", engine, opened.report.runtime)
+    return LoadedModel(opened.outputs, opened.preprocessing, size, "images", engine, opened.report.runtime)
 
 
 def is_exported(given: str) -> bool:
@@ -98,7 +101,7 @@ def is_exported(given: str) -> bool:
     return expand_path(given).suffix in (".onnx", ".xml")
 
 
-def chosen_engine(model: Any, engine: str, precision: str) -> str:
+def choose_engine(model: Any, engine: str, precision: str) -> str:
     """The engine that `"auto"` stands for, which no timing decides: so all workers have the same one.
 
     It is TensorFlow with an accelerator, for bfloat16, for what Keras quantised, and where ONNX Runtime is missing.
@@ -116,22 +119,22 @@ def chosen_engine(model: Any, engine: str, precision: str) -> str:
     return "tensorflow" if has_accelerator() else "onnxruntime"
 
 
-def _of_onnx(place: Path, engine: str, precision: str | None, threads: int | None) -> OpenedModel:
+def _load_onnx(place: Path, engine: str, precision: str | None, threads: int | None) -> LoadedModel:
     _check_engine(place, engine, "onnxruntime")
     _check_there(place)
     session = open_session(place, threads)
-    record, size = _facts_of_file(place, session.facts, precision)
-    return OpenedModel(session.runtime.run, record, size, session.takes, "onnxruntime", session.runtime.name)
+    record, size = _file_facts(place, session.facts, precision)
+    return LoadedModel(session.runtime.run, record, size, session.takes, "onnxruntime", session.runtime.name)
 
 
-def _of_openvino(place: Path, engine: str, precision: str | None, threads: int | None) -> OpenedModel:
+def _load_openvino(place: Path, engine: str, precision: str | None, threads: int | None) -> LoadedModel:
     _check_engine(place, engine, "openvino")
     _check_there(place)
     from keras_vit.exporting.formats import openvino
 
-    record, size = _facts_of_file(place, openvino.facts_of(place), precision)
+    record, size = _file_facts(place, openvino.facts_of(place), precision)
     runtime = openvino.open_runtime(place, threads)
-    return OpenedModel(runtime.run, record, size, "pixels", "openvino", runtime.name)
+    return LoadedModel(runtime.run, record, size, "pixels", "openvino", runtime.name)
 
 
 def _check_there(place: Path) -> None:
@@ -150,10 +153,10 @@ def _check_engine(place: Path, engine: str, its_own: str) -> None:
         )
 
 
-def _facts_of_file(place: Path, facts: dict[str, Any], precision: str | None) -> tuple[Preprocessing, tuple[int, int]]:
-    """How a file wants its photos prepared, and their size."""
-    said = facts.get("preprocessing")
-    if not isinstance(said, dict):
+def _file_facts(place: Path, facts: dict[str, Any], precision: str | None) -> tuple[Preprocessing, tuple[int, int]]:
+    """The preprocessing of a file, and its image size."""
+    fields = facts.get("preprocessing")
+    if not isinstance(fields, dict):
         raise ArgumentError(
             "an exported file must be one that keras_vit wrote, which says how photos are prepared for it.\n"
             f"Received: model={str(place)!r}, which does not say it.",
@@ -165,8 +168,7 @@ def _facts_of_file(place: Path, facts: dict[str, Any], precision: str | None) ->
             f'Received: precision="{precision}", model={str(place)!r}.',
             parameters=("model", "precision"),
         )
-    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
-    record = Preprocessing(**fields)
+    record = Preprocessing(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
     return record, _checked_size(str(place), tuple(facts.get("image_size") or (None, None)), record)
 
 
@@ -183,6 +185,81 @@ def _checked_size(given: str, size: tuple[Any, ...], record: Preprocessing) -> t
     return size[0], size[1]
 
 
-def _versions(place: Path) -> bool:
+def _has_versions(place: Path) -> bool:
     """Whether a folder holds versions of a SavedModel, as an export writes them."""
     return any(re.fullmatch(r"\d+", entry.name) and (entry / "saved_model.pb").exists() for entry in place.iterdir())
+
+
+def prepare(
+    model: str,
+    weights: str | None,
+    outputs: str,
+    engine: str,
+    precision: str | None,
+    threads: int,
+    folder: str,
+    say: Callable[[str], Any] = print,
+) -> dict[str, Any]:
+    """Opens a model once, and gives facts for the manifest, ready for JSON.
+
+    Args:
+        model: as `Embedder` takes it.
+        weights: of a variant.
+        outputs: one of `OUTPUTS`.
+        engine: one of `formats.ENGINES`.
+        precision: of the engine.
+        threads: of the engine.
+        folder: an empty one, where the file of ONNX Runtime is written.
+        say: called with a line before that is written.
+
+    Raises:
+        ValueError, ImportError, ExportError: as `open_model`.
+    """
+    given, file = model, None
+    if not is_exported(model):
+        engine = _write_engine_file(model, weights, engine, precision or "float32", Path(folder), say)
+        file = ENGINE_FILE if engine == "onnxruntime" else None
+    if file is not None:
+        opened = open_model(str(Path(folder, file)), threads=threads)
+    else:
+        of_process = engine in ("tensorflow", "xla")  # whose threads are the environment's
+        opened = open_model(given, engine, precision, None if of_process else threads, weights)
+    dtype = "float32" if opened.takes == "images" else "uint8"
+    found = opened.run(np.zeros((1, *opened.image_size, opened.channels), dtype))
+    if outputs not in found:
+        raise ArgumentError(
+            f"`outputs` must be one of those that the model has, {', '.join(found)}.\n"
+            f"Received: outputs={outputs!r}, model={model!r}.",
+            parameters=("outputs", "model"),
+        )
+    record = dataclasses.asdict(opened.preprocessing)
+    return {
+        "width": int(found[outputs].shape[1]),
+        "engine": opened.engine,
+        "precision": precision if is_exported(model) else precision or "float32",
+        "preprocessing": record,
+        "preprocessing_sha256": hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest(),
+        "software": opened.software,
+        "file": file,
+    }
+
+
+def _write_engine_file(
+    model: str, weights: str | None, engine: str, precision: str, folder: Path, say: Callable[[str], Any]
+) -> str:
+    """The engine. For ONNX Runtime its file is written; a model that it does not take goes to TensorFlow."""
+    from keras_vit.exporting.engines.accelerate import write_engine
+    from keras_vit.exporting.report import ExportError
+    from keras_vit.runs.named_models import open_named
+
+    built, _ = open_named(model, weights, needs_head=False)
+    chosen = choose_engine(built, engine, precision)
+    if chosen == "onnxruntime":
+        say("converting the model once; this takes a while ...")
+        try:
+            write_engine(built, folder / ENGINE_FILE, precision)
+        except ExportError:
+            if engine != "auto":
+                raise
+            return "tensorflow"
+    return chosen

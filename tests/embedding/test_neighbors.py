@@ -1,4 +1,4 @@
-"""`nearest` against a plain computation in float64, in blocks of one row to all, and what it refuses."""
+"""`nearest_neighbors` against a plain computation in float64, in blocks of one row to all, and what it refuses."""
 
 import sys
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.embedding import neighbours
-from keras_vit.embedding.near_duplicates import near_duplicates
+from keras_vit.embedding import neighbors
+from keras_vit.embedding.duplicates import near_duplicates
 
 COUNT, WIDTH = 91, 13
 
@@ -40,11 +40,11 @@ def plain(queries, vectors, k, without=False):
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 3), (7, 32), (1024, 8192)])
 def test_neighbours_are_those_of_a_plain_computation(vectors, monkeypatch, rows, columns):
-    monkeypatch.setattr(neighbours, "_ROWS", rows)
-    monkeypatch.setattr(neighbours, "_COLUMNS", columns)
-    monkeypatch.setattr(neighbours, "_SPARE", 2)
+    monkeypatch.setattr(neighbors, "_ROWS", rows)
+    monkeypatch.setattr(neighbors, "_COLUMNS", columns)
+    monkeypatch.setattr(neighbors, "_SPARE", 2)
     for queries, k in ((None, 1), (None, 5), (None, COUNT - 1), (vectors[[5, 3, 11]] * 3, COUNT)):
-        found = keras_vit.nearest(vectors, queries, k)
+        found = keras_vit.nearest_neighbors(vectors, queries, k)
         indices, values = plain(vectors if queries is None else queries, vectors, k, without=queries is None)
         np.testing.assert_allclose(found.similarities, values, rtol=0, atol=1e-7)  # a rounding to float32
         np.testing.assert_array_equal(found.indices, indices)
@@ -52,7 +52,7 @@ def test_neighbours_are_those_of_a_plain_computation(vectors, monkeypatch, rows,
 
 
 def test_equal_vectors_come_by_their_index_and_a_row_without_direction_has_no_neighbour(vectors):
-    found = keras_vit.nearest(vectors, k=3)
+    found = keras_vit.nearest_neighbors(vectors, k=3)
     assert found.indices[[11, 20, 40, 80]].tolist() == [[20, 40, 80], [11, 40, 80], [11, 20, 80], [11, 20, 40]]
     assert (found.similarities[11] == 1).all()
     assert (found.indices[[3, 50, 90]] == -1).all()
@@ -77,15 +77,15 @@ def test_equal_vectors_come_by_their_index_and_a_row_without_direction_has_no_ne
 )
 def test_wrong_arguments_are_told(arguments, error, words):
     with pytest.raises(error, match=words):
-        keras_vit.nearest(*arguments)
+        keras_vit.nearest_neighbors(*arguments)
 
 
 def test_engine_that_is_unknown_or_not_installed_is_told(vectors, monkeypatch):
     with pytest.raises(ValueError, match=r"`engine`(?s:.*)'faiss'"):
-        keras_vit.nearest(vectors, engine="fais")
+        keras_vit.nearest_neighbors(vectors, engine="fais")
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ImportError, match=r"faiss must be installed(?s:.*)\[search\]"):
-        keras_vit.nearest(vectors, engine="faiss")
+        keras_vit.nearest_neighbors(vectors, engine="faiss")
 
 
 @pytest.mark.filterwarnings("ignore:.*SwigPy|.*swigvarlink:DeprecationWarning")  # of faiss, as it is imported
@@ -95,10 +95,10 @@ def test_faiss_finds_planted_neighbours(vectors):
     many = rng.normal(size=(2000, WIDTH)).astype("float32")
     many[1000:1100] = many[:100] + rng.normal(scale=0.01, size=(100, WIDTH))
     many[[5, 1007]] = np.nan
-    found = keras_vit.nearest(many, k=2, engine="faiss")
+    found = keras_vit.nearest_neighbors(many, k=2, engine="faiss")
     right = found.indices[:100, 0] == np.arange(1000, 1100)
     assert right.sum() >= 95
-    exact = keras_vit.nearest(many, k=2)
+    exact = keras_vit.nearest_neighbors(many, k=2)
     np.testing.assert_array_equal(found.similarities[:100, 0][right], exact.similarities[:100, 0][right])
     assert (found.indices[5] == -1).all()
     pairs = near_duplicates(many, 0.99, engine="faiss")
@@ -106,4 +106,4 @@ def test_faiss_finds_planted_neighbours(vectors):
     all_pairs = near_duplicates(many, 0.99)
     assert both <= set(zip(all_pairs.first.tolist(), all_pairs.second.tolist(), strict=True))
     assert len(both & {(row, row + 1000) for row in range(100)}) >= 95
-    assert keras_vit.nearest(vectors, k=3, engine="faiss").indices[11].tolist() == [20, 40, 80]  # few vectors
+    assert keras_vit.nearest_neighbors(vectors, k=3, engine="faiss").indices[11].tolist() == [20, 40, 80]  # few vectors

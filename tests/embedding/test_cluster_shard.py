@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.embedding.shard_choice import shard_of
+from keras_vit.embedding.job import cluster_shard
 
 SLURM = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "4"}
 
@@ -27,7 +27,7 @@ SLURM = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_T
 )
 def test_shard_is_told_by_the_command_or_the_variables(text, variables, expected):
     if isinstance(expected, tuple):
-        assert shard_of(text, variables) == expected
+        assert cluster_shard(text, variables) == expected
         return
     with pytest.raises(ValueError, match=expected):
-        shard_of(text, variables)
+        cluster_shard(text, variables)
