@@ -61,6 +61,12 @@ def test_old_argument_of_a_function_warns_and_is_the_new_one(new):
     assert caught[0].filename == __file__
 
 
+@pytest.mark.parametrize("old", NAMES)
+def test_old_public_name_warns_and_is_the_new_one(old):
+    with pytest.warns(DeprecationWarning, match=f"`{old}`.*`{NAMES[old]}`"):
+        assert getattr(keras_vit, old) is getattr(keras_vit, NAMES[old])
+
+
 @pytest.mark.parametrize("name", sorted(ATTRIBUTES))
 def test_old_attribute_warns_and_is_the_new_one(name):
     with pytest.warns(DeprecationWarning, match=f"`{OLD[name]}`.*`{name}`"):

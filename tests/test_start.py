@@ -1,7 +1,7 @@
 """`import keras_vit` gives the API however a process was started; only the installed command goes without Keras.
 
-The children run the package's own `__init__` and `version` beside an API and a command that are one line each, and
-metadata of a made-up installation: so nothing of Keras is started.
+The children run the package's own `__init__`, `renamed` and `version`, an API and a command of one line each, and
+metadata of a made-up installation. So nothing of Keras is started.
 """
 
 import os
@@ -24,7 +24,7 @@ def place(tmp_path_factory):
     package, metadata = place / "site" / "keras_vit", place / "site" / "keras_vit_zoo-9.8.7.dist-info"
     for folder in (package / "config", metadata, place / "bin", place / "own" / "other"):
         folder.mkdir(parents=True)
-    for name in ("__init__.py", "version.py"):
+    for name in ("__init__.py", "renamed.py", "version.py"):
         shutil.copy(ROOT / "keras_vit" / name, package / name)
     (package / "api.py").write_text("print('API')\n")
     (package / "config" / "public_names.py").write_text("REGISTERED, MODULES, PLACES = ('api',), {}, {}\n")
