@@ -76,11 +76,11 @@ def photos(model, count):
     """Pixels uint8 `(B, H, W, 3)` at the model's size, and as many JPEG files."""
     import tensorflow as tf
 
-    from keras_vit.exporting.sample_photos import real_photos, resized
+    from keras_vit.exporting.sample_photos import load_photos, resize_photos
 
-    found = real_photos(None, count)
-    jpegs = [tf.io.encode_jpeg(photo).numpy() for photo in resized(found, PHOTO)]
-    return resized(found, model.input_shape[1:3]), jpegs
+    found = load_photos(None, count)
+    jpegs = [tf.io.encode_jpeg(photo).numpy() for photo in resize_photos(found, PHOTO)]
+    return resize_photos(found, model.input_shape[1:3]), jpegs
 
 
 def serve(model, folder, precision, jit_compile):

@@ -260,3 +260,11 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def disk_size(path: Path) -> int:
+    """Bytes of a file or a folder; 0 if another process has just removed it."""
+    try:
+        return sum(map(disk_size, path.iterdir())) if path.is_dir() and not path.is_symlink() else path.lstat().st_size
+    except FileNotFoundError:
+        return 0

@@ -7,7 +7,7 @@ import tensorflow as tf
 from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
-from keras_vit.exporting.folding import folded
+from keras_vit.exporting.folding import fold
 from keras_vit.model.layer_access import encoder_blocks, token_layers
 
 GRID = {"rotary": "axial", "rotary_coordinates": "grid", "rotary_layout": "interleaved", "rotary_theta": 1e4}
@@ -122,7 +122,7 @@ def test_flat_model_with_a_head_of_its_own_is_looked_into_alike(model):
 
 
 def test_folded_model_computes_the_same_with_fewer_operations(model):
-    copy, folds = folded(model)
+    copy, folds = fold(model)
     assert folds.norms > 0
     np.testing.assert_allclose(numpy(copy(X)), numpy(model(X)), atol=3e-6)
     blocks = encoder_blocks(copy)
@@ -131,7 +131,7 @@ def test_folded_model_computes_the_same_with_fewer_operations(model):
 
 def test_norms_behind_the_branches_stay_where_those_before_a_dense_layer_are_folded():
     model = randomise(make_tiny(**KINDS["eva_clip_e"]))
-    copy, folds = folded(model)
+    copy, folds = fold(model)
     assert folds.norms == 2  # that of the pooling's MLP, and the encoder's, which the pooling reads
     assert copy.get_layer("block_01").norm_2.gamma is not None
     np.testing.assert_allclose(numpy(copy(X)), numpy(model(X)), atol=3e-6)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from keras_vit.cli.compiled_programs import kept_programs
-from keras_vit.exporting.engines.artifact_cache import disk_size, list_artifacts, remove
-from keras_vit.exporting.staging import sweep
-from keras_vit.files import read_head
+from keras_vit.exporting.engines.artifact_cache import list_artifacts, remove
+from keras_vit.exporting.staging import remove_stale_folders
+from keras_vit.files import disk_size, read_head
 from keras_vit.pages.formatting import columns, printable
 from keras_vit.weights.download import cache_dir
 from keras_vit.weights.download.cache import downloaded_files
@@ -43,7 +43,7 @@ def cache(arguments: Namespace) -> Iterator[str]:
         for entry in entries:
             left += _removed(entry)
         if part.name == "engines" and engines_dir().is_dir() and not engines_dir().is_symlink():
-            sweep(engines_dir())
+            remove_stale_folders(engines_dir())
         yield f"{part.name}: removed {len(entries)}, {megabytes(size)}"
     if left:
         raise PermissionError(f"what is left could not be removed: {', '.join(map(printable, left))}")

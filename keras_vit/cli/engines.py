@@ -47,12 +47,12 @@ def opened(
         return model, [], {}
     from keras_vit.exporting.engines.accelerate import accelerate
     from keras_vit.exporting.engines.runtimes import is_calibrated
-    from keras_vit.exporting.sample_photos import which_photos
+    from keras_vit.exporting.sample_photos import describe_photos
     from keras_vit.runs.training_data import calibration_photos
 
     asked = {"precision": arguments.precision or "float32", "threads": arguments.threads}
     photos, calibrates = arguments.calibration, is_calibrated(arguments.engine, asked["precision"])
-    photos, which = calibration_photos(run) if photos is None and calibrates else (photos, which_photos(photos))
+    photos, which = calibration_photos(run) if photos is None and calibrates else (photos, describe_photos(photos))
     asked |= {"cache": None} if arguments.no_cache else {}
     engine = accelerate(model, arguments.engine, **asked, batch_size=batch_size, images=photos)
     facts = {"engine": engine.engine, "precision": engine.precision}

@@ -123,7 +123,7 @@ def _load_onnx(place: Path, engine: str, precision: str | None, threads: int | N
     _check_engine(place, engine, "onnxruntime")
     _check_there(place)
     session = open_session(place, threads)
-    record, size = _file_facts(place, session.facts, precision)
+    record, size = _file_facts(place, session.metadata, precision)
     return LoadedModel(session.runtime.run, record, size, session.takes, "onnxruntime", session.runtime.name)
 
 
@@ -132,7 +132,7 @@ def _load_openvino(place: Path, engine: str, precision: str | None, threads: int
     _check_there(place)
     from keras_vit.exporting.formats import openvino
 
-    record, size = _file_facts(place, openvino.facts_of(place), precision)
+    record, size = _file_facts(place, openvino.read_metadata(place), precision)
     runtime = openvino.open_runtime(place, threads)
     return LoadedModel(runtime.run, record, size, "pixels", "openvino", runtime.name)
 

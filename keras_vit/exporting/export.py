@@ -1,7 +1,7 @@
-"""One call from a model to a proven file: staged, written, opened by its own runtime, compared, and published.
+"""`export`, from a model to a verified file.
 
-A file gets its name only after its own runtime has opened it and its numbers on real photos have been compared
-with the model's.
+The file is written into a staging folder, opened in its own runtime, and compared with the model on real photos. Then
+it is moved to its path.
 """
 
 import dataclasses
@@ -18,13 +18,14 @@ from keras_vit.config.variants import check_image_size
 from keras_vit.exporting.budget import max_repeats
 from keras_vit.exporting.folding import count_folds
 from keras_vit.exporting.formats import FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, Format
-from keras_vit.exporting.report import ExportError, ExportReport, Runtime, size_of
+from keras_vit.exporting.report import ExportError, ExportReport, Runtime
 from keras_vit.exporting.request import check_request, choose_format
-from keras_vit.exporting.sample_photos import Photos, real_photos, resized, which_photos
+from keras_vit.exporting.sample_photos import Photos, describe_photos, load_photos, resize_photos
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
+from keras_vit.files import disk_size
 from keras_vit.model.copies import with_input_shape
 from keras_vit.model.image_model import ImageModel, check_takes_images
 from keras_vit.model.layer_access import user_operations
@@ -33,10 +34,10 @@ from keras_vit.model.precision import in_precision, is_quantized
 from keras_vit.pages.cards import Card, write_card
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
-_FEWEST_CALIBRATION = 8  # also of a model that takes long
-_SHOWN = 4  # to warm up a server, where nothing is calibrated
-MOST_PHOTOS = _COMPARED + _CALIBRATION  # that are looked at
-FEWEST_PHOTOS = 32  # to calibrate on and compare: with one, the next was off by 1.7 deviations
+_MIN_CALIBRATION = 8  # also for a slow model
+_WARMUP = 4  # to warm up a server, without calibration
+MAX_PHOTOS = _COMPARED + _CALIBRATION  # that are read
+MIN_PHOTOS = 32  # for calibration and comparison: with one photo, the next differed by 1.7 deviations
 
 
 def export(
@@ -73,35 +74,33 @@ def export(
         model: a `VisionTransformer` or `ResNet`; it is not changed.
         path: of the file; for `"saved_model"` of the served model's folder, in which each export becomes the next
             version, `path/1`, `path/2`, ...
-        format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`. By default the end of
-            `path` tells: `.onnx`, `.tflite`, `.xml`, and a SavedModel of any other.
+        format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`. By default it follows
+            the extension of `path`: `.onnx`, `.tflite`, `.xml`, and a SavedModel for any other.
         labels: K names in the order of the classes; by default `model.class_names`, those of ImageNet for 1,000 or
             21,843 classes, else `"class 0"`, ...
-        precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`, as far as the format has it.
+        precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`, if the format has it.
         verify: whether to open the file and compare it with the model, computed in float32, on real photos.
-        images: the photos for that, of which up to 16 are compared, and fewer of a model that takes seconds for one:
-            a folder, paths, or uint8 arrays `(H, W, C)`. By default they are parts of the two photos that come with
-            scikit-learn. int8 of LiteRT and OpenVINO is calibrated on up to 64 others of them, so it takes 32 photos
-            or more.
-        image_size: `(H, W)` of the input, where it should not be the model's; `"any"` for sides that each call may
-            choose, multiples of the patch side. All signatures of a SavedModel then take `pixels`, as there is no size
-            to bring a photo to. The same holds for a model whose images have neither 1 nor 3 channels.
-        top_k: how many classes an answer of the SavedModel names.
-        activation: from logits to scores, `"softmax"` or `"sigmoid"`, where the model ends in logits.
+        images: photos to compare on: a folder, paths, or uint8 arrays `(H, W, C)`. Up to 16 are compared, fewer for a
+            model that takes seconds for one. By default they are parts of two photos of scikit-learn. int8 of LiteRT
+            and OpenVINO is calibrated on up to 64 others of them, so it needs at least 32.
+        image_size: `(H, W)` of the input, by default the model's; `"any"` for sides that each call may choose,
+            multiples of the patch side. All signatures of a SavedModel then take `pixels`, since a photo has no target
+            size. The same holds for a model whose images have neither 1 nor 3 channels.
+        top_k: number of best classes in an answer of the SavedModel.
+        activation: from logits to scores, `"softmax"` or `"sigmoid"`, if the model ends in logits.
         name: of the served model; by default that of `path`.
         opset: of ONNX.
         max_bytes: of one image file that the SavedModel takes, 1,024 to 2**31 - 1.
         max_pixels: of one image that it takes.
-        max_batch: how many images it takes in one call.
+        max_batch: largest number of images in one call.
         jit_compile: whether XLA compiles the SavedModel's network, once for each number of images in a call, which
-            takes seconds. On a CPU one image is answered faster then, in int8 far faster; TensorFlow Serving must be
+            takes seconds. On a CPU one image is then computed faster, in int8 far faster. TensorFlow Serving must be
             started with `--xla_cpu_compilation_enabled`.
-        batch_size: of LiteRT, how many images each call has: by default 1, so that all shapes are static, as most
-            delegates require; `"any"` leaves it to each call, for interpreters without a delegate. Where `image_size`
-            is `"any"`, so is this.
-        card: of the run that the model is from. Its results, training and limits go into that of a SavedModel.
-        overwrite: whether the file of an earlier export at `path` is replaced, with that of its data, as `model.bin`
-            beside `model.xml`, `model.onnx.data` beside `model.onnx`. A SavedModel's versions are never replaced.
+        batch_size: images of each call of LiteRT: by default 1, so that all shapes are static, as most delegates
+            require; `"any"` for any number, without a delegate. It is `"any"` where `image_size` is.
+        card: card of the model's run. Its results, training and limits go into the card of a SavedModel.
+        overwrite: whether an earlier export at `path` is replaced, with the file of its data, as `model.bin` or
+            `model.onnx.data`. A SavedModel's versions are never replaced.
 
     Returns:
         An `ExportReport`: differences, agreement, size and speed.
@@ -116,16 +115,16 @@ def export(
         ExportError: if the file is not valid or not the model; it is deleted.
     """
     limits: dict[str, Any] = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch, "top_k": top_k}
-    asked: dict[str, Any] = {"name": name, "activation": activation, "jit_compile": jit_compile, "opset": opset}
-    asked["batch_size"] = batch_size
-    writer, path, name, limits = check_request(path, format, precision, overwrite=overwrite, **asked, **limits)
+    options: dict[str, Any] = {"name": name, "activation": activation, "jit_compile": jit_compile, "opset": opset}
+    options["batch_size"] = batch_size
+    writer, path, name, limits = check_request(path, format, precision, overwrite=overwrite, **options, **limits)
     format = choose_format(path, format)
-    original = _asked_model(model, image_size, limits["max_pixels"], format)
-    names = _names(original, labels, activation)
+    original = _prepare_model(model, image_size, limits["max_pixels"], format)
+    names = _check_labels(original, labels, activation)
     calibrated = precision in writer.CALIBRATES
-    compared, calibration = photos_for(images, original, calibrated, format)
+    compared, calibration = select_photos(images, original, calibrated, format)
     spec = ExportSpec(
-        model=original if FORMATS[format] else in_precision(original, precision),  # converters round by themselves
+        model=original if FORMATS[format] else in_precision(original, precision),  # converters round on their own
         precision=precision,
         labels=names,
         top_k=min(limits.pop("top_k"), len(names or ())),
@@ -133,7 +132,7 @@ def export(
         name=name,
         jit_compile=jit_compile,
         calibration_photos=calibration,
-        calibrated_on=which_photos(images) if calibrated else None,
+        calibrated_on=describe_photos(images) if calibrated else None,
         batch_size=_batch_size(batch_size, format, original),
         **limits,
     )
@@ -142,7 +141,7 @@ def export(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Export:
-    """A spec, where it goes, and the model and photos that it is compared with, if it is."""
+    """A spec, the path of its file, and the model and photos to compare with; no photos without verification."""
 
     writer: Format
     spec: ExportSpec
@@ -152,41 +151,41 @@ class _Export:
     photos: list[np.ndarray] | None
 
     def report(self, overwrite: bool, card: Card | None) -> ExportReport:
-        """Writes and proves it."""
-        return self._of_file(overwrite) if FORMATS[self.format] else self._of_version(card)
+        """Writes and verifies the file."""
+        return self._export_file(overwrite) if FORMATS[self.format] else self._export_version(card)
 
-    def _of_file(self, overwrite: bool) -> ExportReport:
+    def _export_file(self, overwrite: bool) -> ExportReport:
         with staging(self.path.parent) as place:
             file = place / self.path.name
             self.writer.write(self.spec, file)
-            found = self._proven(file, size_of(place))
+            found = self._verify(file, disk_size(place))
             publish_files(place, self.path, self.writer.is_own_file if overwrite else None)
         return found
 
-    def _of_version(self, card: Card | None) -> ExportReport:
+    def _export_version(self, card: Card | None) -> ExportReport:
         from keras_vit.exporting.serving_files import served_card, write_serving_files
 
         with staging(self.path) as place:
-            version, beside = place / "version", place / "beside"
-            beside.mkdir()
+            version, extra = place / "version", place / "extra"
+            extra.mkdir()
             self.writer.write(self.spec, version)
-            write_serving_files(self.spec, beside, version, self.photos)
-            found = self._proven(version, size_of(version))
+            write_serving_files(self.spec, extra, version, self.photos)
+            found = self._verify(version, disk_size(version))
             version = publish_version(version, self.path)
-            publish_absent(beside, self.path)
+            publish_absent(extra, self.path)
         found = dataclasses.replace(found, path=version)
         write_card(self.path, served_card(self.spec, found, card))
         return found
 
-    def _proven(self, place: Path, size: int) -> ExportReport:
-        """The report of what was written at `place`, if it is the model."""
+    def _verify(self, place: Path, size: int) -> ExportReport:
+        """The report of the file at `place`; raises if it does not compute what the model computes."""
         spec, opening = self.spec, self.writer.load_snippet(str(self.path))
         folded = str(count_folds(spec)) if spec.precision in self.writer.FOLDS else None
         facts: dict[str, Any] = {"opening": opening, "folded": folded, "calibrated_on": spec.calibrated_on}
         report = ExportReport(self.path, self.format, spec.precision, size, **facts)
         if self.photos is None:
             return report
-        runtime = _opened(self.writer, place)
+        runtime = _open(self.writer, place)
         found = compare(self.original, runtime, self.photos, spec)
         facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
         report = dataclasses.replace(report, runtime=runtime.name, **facts)
@@ -198,7 +197,7 @@ class _Export:
         return report
 
 
-def _opened(writer: Format, place: Path) -> Runtime:
+def _open(writer: Format, place: Path) -> Runtime:
     try:
         return writer.open_runtime(place)
     except (ExportError, ImportError, MemoryError):
@@ -211,7 +210,7 @@ def _opened(writer: Format, place: Path) -> Runtime:
 
 
 def check_exportable(model: Any) -> None:
-    """Raises unless `model` is one of ours that gives one row for each image."""
+    """Raises unless `model` is a `VisionTransformer` or `ResNet` with one row of outputs for each image."""
     check_takes_images(model)
     known = isinstance(model, ImageModel) and None not in (model.config, model.preprocessing)
     if not known or len(model.inputs) != 1:
@@ -232,11 +231,11 @@ def check_exportable(model: Any) -> None:
         )
 
 
-def _batch_size(asked: int | str | None, format: str, model: ImageModel) -> int | None:
-    """Images of each call of a file, or `None` for any."""
-    if format != "litert" or asked == "any" or None in model.input_shape[1:3]:
+def _batch_size(given: int | str | None, format: str, model: ImageModel) -> int | None:
+    """Images of each call of a file; `None` for any number."""
+    if format != "litert" or given == "any" or None in model.input_shape[1:3]:
         return None
-    return 1 if asked is None else int(asked)
+    return 1 if given is None else int(given)
 
 
 def _check_activation(model: ImageModel, activation: str, classes: int) -> None:
@@ -248,17 +247,19 @@ def _check_activation(model: ImageModel, activation: str, classes: int) -> None:
         )
 
 
-def photos_for(images: Photos, model: ImageModel, calibrated: bool, format: str) -> tuple[list[np.ndarray], np.ndarray]:
-    """Photos to compare on, and photos of the model's size to calibrate on, if any are: not the same then."""
-    photos = real_photos(images, MOST_PHOTOS, model.input_shape[-1])
+def select_photos(
+    images: Photos, model: ImageModel, calibrated: bool, format: str
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Photos to compare on, and others, of the model's size, to calibrate on."""
+    photos = load_photos(images, MAX_PHOTOS, model.input_shape[-1])
     step = max(len(photos) // _COMPARED, 1)
     size = size_to_compare(model)
-    compared, calibration = photos[::step][:_COMPARED], photos[:_SHOWN]
+    compared, calibration = photos[::step][:_COMPARED], photos[:_WARMUP]
     if calibrated:
-        if len(photos) < FEWEST_PHOTOS:
+        if len(photos) < MIN_PHOTOS:
             raise ArgumentError(
                 f"int8 of {format} is calibrated on photos and compared on others, so it takes at "
-                f"least {FEWEST_PHOTOS}.\nReceived: {len(photos)} in `images`.",
+                f"least {MIN_PHOTOS}.\nReceived: {len(photos)} in `images`.",
                 parameters=("images",),
             )
         calibration = [photo for number, photo in enumerate(photos) if number % step or number >= step * _COMPARED]
@@ -267,19 +268,19 @@ def photos_for(images: Photos, model: ImageModel, calibrated: bool, format: str)
                 f"int8 of {format} is calibrated on photos with contents.\nReceived: `images` of one colour each.",
                 parameters=("images",),
             )
-    most = max(max_repeats(model, size, _CALIBRATION, _CALIBRATION // _COMPARED), _FEWEST_CALIBRATION)
-    return compared[: max_repeats(model, size, _COMPARED)], resized(calibration[:most], size)
+    most = max(max_repeats(model, size, _CALIBRATION, _CALIBRATION // _COMPARED), _MIN_CALIBRATION)
+    return compared[: max_repeats(model, size, _COMPARED)], resize_photos(calibration[:most], size)
 
 
-def _asked_model(
+def _prepare_model(
     model: ImageModel,
     image_size: tuple[int | None, int | None] | str | None,
     max_pixels: int,
     format: str,
 ) -> ImageModel:
-    """The model at the size that was asked for, in float32 or as Keras quantised it, if the format can hold it."""
+    """The model at the image size, in float32 or as Keras quantised it; raises if the format cannot hold it."""
     check_exportable(model)
-    model = _resized(model, image_size)
+    model = _resize(model, image_size)
     if is_quantized(model) and FORMATS[format]:
         raise ArgumentError(
             "a model that Keras quantised can only become a SavedModel; other formats are quantised by their own means."
@@ -297,7 +298,7 @@ def _asked_model(
     return in_precision(model, "int8" if is_quantized(model) else "float32")
 
 
-def _resized(model: ImageModel, image_size: tuple[int | None, int | None] | str | None) -> ImageModel:
+def _resize(model: ImageModel, image_size: tuple[int | None, int | None] | str | None) -> ImageModel:
     if image_size is None:
         return model
     if image_size == "any":
@@ -317,8 +318,10 @@ def _resized(model: ImageModel, image_size: tuple[int | None, int | None] | str 
     return with_input_shape(in_precision(model, "float32"), (*sides, model.input_shape[-1]))
 
 
-def _names(model: ImageModel, labels: Sequence[str] | np.ndarray | None, activation: str) -> tuple[str, ...] | None:
-    """K names, or `None` for a model without a head; raises if the activation makes no scores of that many."""
+def _check_labels(
+    model: ImageModel, labels: Sequence[str] | np.ndarray | None, activation: str
+) -> tuple[str, ...] | None:
+    """K names, or `None` for a model without a head; raises for an activation that does not fit K."""
     if not model.output_spec.classifies:
         if labels is not None:
             raise ArgumentError(

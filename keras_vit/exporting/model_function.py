@@ -1,6 +1,6 @@
-"""The model as functions of TensorFlow: pixels to logits, scores and features.
+"""The model as a TensorFlow function from pixels to logits, scores and features, for all formats.
 
-Scaling is inside, so that what is served takes pixels as they are; features are what the head reads.
+Pixels are scaled inside. Features are the input of the head.
 """
 
 from typing import Any
@@ -11,16 +11,15 @@ from keras_vit.images.preprocessing import scaled
 from keras_vit.kernels.chunked_attention import without_blocks
 from keras_vit.model.outputs import inference_model
 
-OUTPUTS = ("logits", "scores", "features")  # in a file with an order of outputs the first one is the answer
+OUTPUTS = ("logits", "scores", "features")  # in this order in files; a client that reads one output reads the first
 
 
 def pixel_module(spec: ExportSpec) -> Any:
-    """A `tf.Module` that tracks the weights and answers for pixels.
+    """A `tf.Module` that tracks the weights and computes the outputs.
 
-    Its method `answers` takes prepared floats `(B, H, W, C)`. Its function `pixels` takes what the spec says: these
-    floats, or uint8 `(B, H, W, C)` at the model's size, which it scales by the model's record. Both return a dict of
-    float32: `features` `(B, D)`, and with a head `scores` `(B, K)` and `logits` `(B, K)`, unless the model ends in
-    scores.
+    Its method `answers` takes prepared floats `(B, H, W, C)`. Its function `pixels` takes these, or uint8
+    `(B, H, W, C)` at the model's size, as `spec.takes` says. Both return a dict of float32: `features` `(B, D)`, with a
+    head `scores` `(B, K)`, and `logits` `(B, K)` if the model ends in them.
 
     Args:
         spec: an `ExportSpec`.
@@ -28,7 +27,7 @@ def pixel_module(spec: ExportSpec) -> Any:
     import tensorflow as tf
 
     class PixelModule(tf.Module):
-        """The network, and what is made of its answers."""
+        """The network, and its outputs by name."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -44,29 +43,29 @@ def pixel_module(spec: ExportSpec) -> Any:
         @tf.function(input_signature=[input_spec(spec)])
         def pixels(self, pixels: Tensor) -> dict[str, Tensor]:
             with without_blocks():
-                return self.answers(prepared(pixels, spec))
+                return self.answers(prepare_input(pixels, spec))
 
     return PixelModule()
 
 
 def pixel_function(spec: ExportSpec) -> Any:
-    """The function `pixels` of a `pixel_module`, with its module as the attribute `module`."""
+    """The function `pixels` of a `pixel_module`; its attribute `module` holds the module."""
     module = pixel_module(spec)
     function = module.pixels
-    function.module = module  # its weights live as long as it
+    function.module = module  # keeps the weights alive
     return function
 
 
 def input_spec(spec: ExportSpec) -> Any:
-    """What a file takes: `pixels` in uint8 or `images` in float32, `(B, H, W, C)`."""
+    """The input of a file: `pixels` in uint8 or `images` in float32, `(B, H, W, C)`."""
     import tensorflow as tf
 
     dtype = tf.uint8 if spec.takes == "pixels" else tf.float32
     return tf.TensorSpec((spec.batch_size, *spec.image_size, spec.channels), dtype, spec.takes)
 
 
-def prepared(given: Tensor, spec: ExportSpec) -> Tensor:
-    """The input of a file as the model takes it: pixels are scaled, images were scaled before."""
+def prepare_input(given: Tensor, spec: ExportSpec) -> Tensor:
+    """The input of a file as the model takes it: pixels are scaled, images are scaled already."""
     import tensorflow as tf
 
     if spec.takes == "images":
@@ -83,5 +82,5 @@ def scale_pixels(pixels: Tensor, spec: ExportSpec) -> Tensor:
     """
     import tensorflow as tf
 
-    # LiteRT's converter takes one number for all channels into the first kernel, which then reads pixels up to 255.
+    # LiteRT's converter folds one number for all channels into the first kernel, which then takes pixels up to 255.
     return scaled(tf.cast(pixels, tf.float32), spec.model.preprocessing, by_channel=True)

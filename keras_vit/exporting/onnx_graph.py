@@ -1,7 +1,7 @@
 """The model as an ONNX graph whose weights are still arguments.
 
-What depends on weights alone, as a standardised kernel, is computed here once. LayerNorm and GELU become the nodes
-that runtimes know, and dimensions get names.
+Nodes that depend on weights alone, as a standardised kernel, are computed once. LayerNorm and GELU become the
+operators that runtimes know, in place of the ten nodes that tf2onnx makes of each. Dimensions get names.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Tensor, Variable
-from keras_vit.exporting.model_function import OUTPUTS, input_spec, pixel_module, prepared
+from keras_vit.exporting.model_function import OUTPUTS, input_spec, pixel_module, prepare_input
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.kernels.chunked_attention import without_blocks
 from keras_vit.model.layer_access import float32_layers
@@ -32,7 +32,7 @@ _SCALE = ("Mul", ("Reciprocal", ("Sqrt", ("Add", _VARIANCE, "epsilon"))), "gamma
 LAYER_NORM = ("Add", ("Mul", "x", _SCALE), ("Add", ("Mul", ("Neg", _MEAN), _SCALE), "beta"))
 GELU = ("Mul", ("Mul", "half", "x"), ("Sub", "one", ("Erf", ("Mul", ("Neg", "x"), "slope"))))
 Proto: TypeAlias = Any  # a message or a repeated field of `onnx`, which ships no types that mypy reads here
-Weight: TypeAlias = Any  # an array, a Keras variable or a `Rounded` weight, which `np.asarray` makes an array
+Weight: TypeAlias = Any  # an array, a Keras variable or a `Float16Weight`; `np.asarray` gives an array
 
 
 @dataclasses.dataclass
@@ -42,16 +42,16 @@ class Graph:
     Attributes:
         proto: an `onnx.ModelProto`; each weight is an input of the graph.
         weights: arrays or Keras variables, which `np.asarray` makes arrays.
-        single: beginnings of the names of layers that half precision leaves in float32.
+        float32_layers: prefixes of the names of layers that stay in float32.
     """
 
     proto: Proto
     weights: dict[str, Weight]
-    single: tuple[str, ...] = ()
+    float32_layers: tuple[str, ...] = ()
 
 
-def graph_of(spec: ExportSpec) -> Graph:
-    """The model of an `ExportSpec`, from what it takes to its answers, in float32."""
+def convert_model(spec: ExportSpec) -> Graph:
+    """The model of an `ExportSpec` as a float32 graph, from its input to its outputs."""
     import tf2onnx
 
     function, variables = _function(spec)
@@ -61,21 +61,21 @@ def graph_of(spec: ExportSpec) -> Graph:
         opset=spec.opset,
         custom_op_handlers=dict(HANDLERS),
     )
-    graph = Graph(proto, _named(proto, variables), tuple(float32_layers(spec.model)))
-    _fold(graph)
+    graph = Graph(proto, _name_weights(proto, variables), tuple(float32_layers(spec.model)))
+    _fold_constants(graph)
     fuse(graph, spec.opset)
-    _tidy(graph, spec)
-    _describe(proto, spec)
+    _remove_unused(graph, spec)
+    _write_metadata(proto, spec)
     return graph
 
 
 def _function(spec: ExportSpec) -> tuple[Any, list[Variable]]:
-    """The function from its input and weights, and the variables that the weights stand for."""
+    """The model as a function of its input and weights, and the variables that these weights replace."""
     import tensorflow as tf
 
     module = pixel_module(spec)
     variables = module.network.weights
-    # Of an argument whose shape it knows TensorFlow's optimiser makes an array, which its pool of memory then keeps.
+    # TensorFlow's optimizer copies an argument of known shape into an array, which its memory pool then keeps.
     unknown = [[None] * len(variable.shape) for variable in variables]
     weights = [
         tf.TensorSpec(u, v.dtype, f"weight_{n}") for n, (u, v) in enumerate(zip(unknown, variables, strict=True))
@@ -85,7 +85,7 @@ def _function(spec: ExportSpec) -> tuple[Any, list[Variable]]:
     def answers(given: Tensor, *weights: Tensor) -> dict[str, Tensor]:
         known = [(v, tf.ensure_shape(weight, v.shape)) for v, weight in zip(variables, weights, strict=True)]
         with keras.StatelessScope(state_mapping=known), without_blocks():
-            return module.answers(prepared(given, spec))
+            return module.answers(prepare_input(given, spec))
 
     return answers, variables
 
@@ -102,8 +102,8 @@ def _erfc(context: Any, node: Any, name: str, args: Any) -> None:
 HANDLERS: dict[str, tuple] = {"Erfc": (_erfc, [])}  # of tf2onnx, by TensorFlow's operator
 
 
-def _named(proto: Proto, variables: Sequence[Variable]) -> dict[str, Variable]:
-    """The variables that the graph uses, by their paths, under which they are its inputs from now on."""
+def _name_weights(proto: Proto, variables: Sequence[Variable]) -> dict[str, Variable]:
+    """Names the weights of the graph by the paths of their variables; returns these by name."""
     paths = [variable.path for variable in variables]
     names = {
         f"weight_{number}": path if paths.count(path) == 1 else f"{path}_{number}" for number, path in enumerate(paths)
@@ -115,7 +115,7 @@ def _named(proto: Proto, variables: Sequence[Variable]) -> dict[str, Variable]:
     return dict(zip(names.values(), variables, strict=True))
 
 
-def _fold(graph: Graph) -> None:
+def _fold_constants(graph: Graph) -> None:
     """Computes all nodes that depend on weights and constants alone."""
     import onnx
 
@@ -128,7 +128,7 @@ def _fold(graph: Graph) -> None:
     inner = {name for node in folded for name in node.output}
     remaining = [node for node in graph.proto.graph.node if node not in folded]
     needed = {name for node in remaining for name in node.input if name in inner}
-    for name, value in _computed(graph, folded, sorted(needed)).items() if needed else ():
+    for name, value in _evaluate(graph, folded, sorted(needed)).items() if needed else ():
         if value.dtype == np.float32:
             graph.weights[name] = value
         else:  # the length of an axis
@@ -136,7 +136,7 @@ def _fold(graph: Graph) -> None:
     replace_field(graph.proto.graph.node, remaining)
 
 
-def _computed(graph: Graph, nodes: Sequence[Proto], names: Sequence[str]) -> dict[str, np.ndarray]:
+def _evaluate(graph: Graph, nodes: Sequence[Proto], names: Sequence[str]) -> dict[str, np.ndarray]:
     """Values of the tensors `names`, by ONNX Runtime."""
     import onnx
     import onnxruntime
@@ -153,8 +153,8 @@ def _computed(graph: Graph, nodes: Sequence[Proto], names: Sequence[str]) -> dic
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def _tidy(graph: Graph, spec: ExportSpec) -> None:
-    """Drops what no node reads, lists the weights as inputs, and puts the outputs in their order."""
+def _remove_unused(graph: Graph, spec: ExportSpec) -> None:
+    """Removes unused tensors, lists the weights as inputs, and orders the outputs."""
     import onnx
 
     proto = graph.proto.graph
@@ -171,8 +171,8 @@ def _tidy(graph: Graph, spec: ExportSpec) -> None:
     del proto.value_info[:]
 
 
-def _describe(proto: Proto, spec: ExportSpec) -> None:
-    """Names of the dimensions, of the graph, and what the file says of itself."""
+def _write_metadata(proto: Proto, spec: ExportSpec) -> None:
+    """Names the dimensions and the graph, and writes the metadata."""
     import onnx
 
     names = ("batch", "height", "width")
@@ -190,7 +190,7 @@ def _describe(proto: Proto, spec: ExportSpec) -> None:
 
 
 def fuse(graph: Graph, opset: int) -> None:
-    """Rewrites every LayerNorm and exact GELU that is found; others stay as they are, and right.
+    """Replaces every LayerNorm and exact GELU that is found; the others keep their nodes.
 
     Args:
         graph: a `Graph`.
@@ -209,13 +209,13 @@ def fuse(graph: Graph, opset: int) -> None:
 
 
 def matches(pattern: Pattern, name: str, producers: Mapping[str, Proto], bound: Found) -> Iterator[Found]:
-    """Every way in which the tensor `name` is what `pattern` says, as dicts from the names in it to tensors.
+    """All matches of a pattern that ends in the tensor `name`, as dicts from the pattern's names to tensors.
 
     Args:
         pattern: a name that stands for one tensor, or a tuple of an operator and the patterns of its inputs.
         name: of a tensor.
         producers: nodes by the names of their outputs.
-        bound: what names in the pattern stand for already.
+        bound: tensors that names of the pattern are bound to already.
     """
     if isinstance(pattern, str):
         if bound.get(pattern, name) == name:
@@ -240,7 +240,7 @@ def _match_all(pairs: Sequence[tuple[Pattern, str]], producers: Mapping[str, Pro
 
 def _is_layer_norm(graph: Graph, found: Found) -> bool:
     weights: list[Weight] = [graph.weights.get(found[name]) for name in ("gamma", "beta")]
-    axes, epsilon = (constant(graph, found[name]) for name in ("axes", "epsilon"))
+    axes, epsilon = (constant_value(graph, found[name]) for name in ("axes", "epsilon"))
     if axes is None or epsilon is None or any(weight is None for weight in weights):
         return False
     on_last_axis = all(weight.shape[-1] == math.prod(weight.shape) for weight in weights)
@@ -250,14 +250,14 @@ def _is_layer_norm(graph: Graph, found: Found) -> bool:
 def _to_layer_norm(graph: Graph, node: Proto, found: Found) -> None:
     for name in ("gamma", "beta"):
         graph.weights[found[name]] = np.asarray(graph.weights[found[name]]).reshape(-1)
-    epsilon = np.asarray(constant(graph, found["epsilon"])).item()
+    epsilon = np.asarray(constant_value(graph, found["epsilon"])).item()
     names = ("x", "gamma", "beta") if np.any(graph.weights[found["beta"]]) else ("x", "gamma")
-    become(node, "LayerNormalization", [found[name] for name in names], axis=-1, epsilon=epsilon)
+    rewrite_node(node, "LayerNormalization", [found[name] for name in names], axis=-1, epsilon=epsilon)
 
 
 def _is_gelu(graph: Graph, found: Found) -> bool:
     wanted = {"half": 0.5, "one": 1.0, "slope": math.sqrt(0.5)}
-    constants = {name: constant(graph, found[name]) for name in wanted}
+    constants = {name: constant_value(graph, found[name]) for name in wanted}
     return all(
         value is not None and value.size == 1 and math.isclose(value.item(), wanted[name], rel_tol=1e-6)
         for name, value in constants.items()
@@ -281,8 +281,8 @@ def _to_gelu(graph: Graph, node: Proto, found: Found) -> None:
     node.input[:] = [f"{stem}/twice", found["half"]]
 
 
-def become(node: Proto, kind: str, inputs: Sequence[str], **attributes: Any) -> None:
-    """Makes of a node another one with the same outputs."""
+def rewrite_node(node: Proto, kind: str, inputs: Sequence[str], **attributes: Any) -> None:
+    """Turns a node into another operator with the same outputs."""
     import onnx
 
     node.op_type = kind
@@ -291,8 +291,8 @@ def become(node: Proto, kind: str, inputs: Sequence[str], **attributes: Any) -> 
     node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
 
 
-def constant(graph: Graph, name: str) -> np.ndarray | None:
-    """The value of a tensor of a `Graph` that is neither computed nor a weight; `None` of another."""
+def constant_value(graph: Graph, name: str) -> np.ndarray | None:
+    """The value of a constant of a `Graph`; `None` for another tensor."""
     import onnx
 
     return next(
@@ -301,7 +301,7 @@ def constant(graph: Graph, name: str) -> np.ndarray | None:
 
 
 def drop_unused(proto: Proto) -> None:
-    """Takes out nodes that nothing reads any more, last ones first."""
+    """Removes nodes that nothing reads, from the last to the first."""
     read = {output.name for output in proto.output}
     for node in reversed(list(proto.node)):
         if read.isdisjoint(node.output):

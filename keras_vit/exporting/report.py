@@ -1,4 +1,4 @@
-"""What an export was found to be: how far from the model, how large, how fast."""
+"""The report of an export: its difference from the model, size and speed."""
 
 import dataclasses
 import json
@@ -19,15 +19,15 @@ class ExportError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """An exported file, opened by the software that will serve it.
+    """An exported file, opened in the software that will serve it.
 
     Attributes:
         name: of the software, with its version.
-        run: from uint8 `(B, H, W, C)` at the model's size to a dict of float32 arrays, as `pixel_module` has them.
-        answer: from the same to what a client gets in one call, for the time it takes; by default `run`.
-        photos: from a list of B files as bytes to the same and `status`, for a format that takes files.
-        prepares: whether `run` and `answer` prepare pixels as the preprocessing says, which may crop even those of the
-            model's size; otherwise they only scale them.
+        run: from uint8 `(B, H, W, C)` at the model's size to a dict of float32 arrays, as `pixel_module` returns it.
+        answer: from the same to what a client gets in one call, to be timed; by default `run`.
+        photos: from a list of B files as bytes to the same dict and `status`, for a format that takes files.
+        prepares: whether `run` and `answer` apply the whole preprocessing, which may crop even pixels of the model's
+            size; otherwise they only scale.
     """
 
     name: str
@@ -46,8 +46,8 @@ class Drift:
         max_difference: the largest absolute difference of a number.
         mean_difference: the mean one.
         deviation: standard deviation of the model's numbers, to compare with.
-        bound: what `max_difference` may be.
-        mean_bound: what `mean_difference` may be.
+        bound: the limit of `max_difference`.
+        mean_bound: the limit of `mean_difference`.
     """
 
     output: str
@@ -65,7 +65,7 @@ class Drift:
 
 @dataclasses.dataclass(frozen=True)
 class ExportReport:
-    """The result of `export`: size, speed, and how far the file's answers are from the model's.
+    """The result of `export`: size, speed, and the difference of the file's outputs from the model's.
 
     Example:
         >>> report = keras_vit.export(model, "shapes.onnx")
@@ -76,20 +76,20 @@ class ExportReport:
 
     Attributes:
         path: of the file or the folder.
-        format: as asked.
-        precision: as asked.
-        bytes: the size of all that was written.
-        runtime: the software that opened it; `None` if nothing was verified, and so are those below.
-        images: how many real photos were compared; int8 of LiteRT and OpenVINO learnt nothing of them.
+        format: of the file.
+        precision: of the file.
+        bytes: size of all that was written.
+        runtime: the software that opened it; `None` without verification, as the fields below.
+        images: number of real photos that were compared; int8 of LiteRT and OpenVINO is calibrated on others.
         drift: a `Drift` for each output.
         top1_agreement: share of the photos whose best class is the model's, in [0, 1]; `None` without a head.
         seconds: of one image in the file's runtime, the median of several.
         keras_seconds: the same of the Keras model as a `tf.function`.
-        opening: the line of Python that opens the file in the precision that it was compared in. `None` where the
-            runtime cannot choose another.
-        folded: what the kernels of the file have in them besides their own, as the gain of LayerNorms; `None` where the
-            format keeps kernels as they are.
-        calibrated_on: which photos, where int8 needs some; else `None`.
+        opening: the line of Python that opens the file in the precision that it was compared in; `None` where the
+            runtime has no other.
+        folded: what is folded into the kernels of the file, as the gain of LayerNorms; `None` where the format folds
+            nothing.
+        calibrated_on: the photos of int8, where it needs some; else `None`.
     """
 
     path: Path
@@ -117,11 +117,11 @@ class ExportReport:
         return float(np.max([drift.mean_difference for drift in self.drift])) if self.drift else None
 
     def summary(self) -> dict:
-        """All of it, ready for JSON."""
+        """All fields, ready for JSON."""
         return {**dataclasses.asdict(self), "path": str(self.path)}
 
     def facts(self) -> list[tuple[str, str]]:
-        """All of it but the drift, as pairs of a name and words."""
+        """All fields but the drift, as pairs of a name and a text."""
         rows = [("format", f"{self.format}, {self.precision}"), ("size", f"{self.bytes / 1e6:,.2f} MB")]
         rows += [("open it by", self.opening)] if self.opening else []
         rows += [("folded into kernels", self.folded)] if self.folded else []
@@ -134,18 +134,18 @@ class ExportReport:
         return [*rows, ("one image", f"{self.seconds * 1e3:.1f} ms, in Keras {self.keras_seconds * 1e3:.1f} ms")]
 
     def __str__(self) -> str:
-        """All of it in 80 columns, as `keras-vit export` prints it."""
+        """The report in 80 columns, as `keras-vit export` prints it."""
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
-        """The same line by line."""
+        """The lines of the same."""
         yield from format_titled(f"exported to {self.path}", self.facts())
         if self.drift:
             yield ""
             yield from columns(drift_rows(self.drift))
 
     def table(self) -> str:
-        """All of it as tables in Markdown."""
+        """The report as tables in Markdown."""
         facts = markdown_table(("export", str(self.path)), self.facts())
         return f"{facts}\n\n{drift_table(self.drift)}" if self.drift else facts
 
@@ -175,22 +175,14 @@ def check_report(path: FilePath) -> None:
 
 
 def drift_table(drifts: Sequence[Drift]) -> str:
-    """How far each output is from the model's, as a table in Markdown."""
+    """The drift of each output as a table in Markdown."""
     head, *rows = drift_rows(drifts)
     return markdown_table((*head[:-1], "deviation of the model's"), rows)
 
 
 def drift_rows(drifts: Sequence[Drift]) -> list[tuple[str, ...]]:
-    """The same as rows of texts, of which the first one is the head."""
+    """The drift of each output as rows of texts; the first row is the header."""
     return [("output", "largest difference", "bound", "mean difference", "deviation")] + [
         (d.output, *(f"{value:.2g}" for value in (d.max_difference, d.bound, d.mean_difference, d.deviation)))
         for d in drifts
     ]
-
-
-def size_of(path: FilePath) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    path = Path(path)
-    if path.is_file():
-        return path.stat().st_size
-    return sum(os.path.getsize(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)

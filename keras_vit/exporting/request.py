@@ -1,4 +1,4 @@
-"""What is asked of an export, checked before a model is loaded: a wrong word must not cost a download."""
+"""The arguments of an export, checked before a model is loaded: a wrong value must not cost a download."""
 
 import difflib
 import os
@@ -24,7 +24,7 @@ from keras_vit.exporting.formats import (
 from keras_vit.exporting.staging import check_absent, check_served
 from keras_vit.files import expand_path
 
-_BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
+_BYTES = range(2**10, 2**31)  # allowed range: a comparison needs some, and graphs count in int32
 
 
 def check_request(
@@ -43,20 +43,20 @@ def check_request(
     batch_size: int | str | None = None,
     overwrite: bool = False,
 ) -> tuple[Format, Path, str, dict[str, Any]]:
-    """Raises for all that is wrong whatever the model; the arguments and errors are those of `export`.
+    """Raises for arguments that are wrong for every model; arguments and errors are those of `export`.
 
     Returns:
         The format's module, the path, the name of the served model, and the numbers by name, as plain ints.
     """
     format = choose_format(path, format)
-    writer = _writer(format, precision)
+    writer = _check_format(format, precision)
     check_backend()
-    place = _place(path, format, overwrite)
+    place = _check_path(path, format, overwrite)
     limits = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch}
-    numbers = _numbers(top_k=top_k, opset=opset, **limits)
+    numbers = _check_numbers(top_k=top_k, opset=opset, **limits)
     _check_choices(activation, jit_compile, format)
     _check_batch_size(batch_size, format)
-    name = _name(place, format, name)
+    name = _served_name(place, format, name)
     writer.check_packages(precision, numbers["opset"])
     return writer, place, name, numbers
 
@@ -85,7 +85,7 @@ def _check_batch_size(batch_size: int | str | None, format: str) -> None:
 
 
 def check_backend() -> None:
-    """Raises unless Keras runs on TensorFlow, through which files and engines are made, in its own process."""
+    """Raises unless Keras runs on TensorFlow, which writes files and engines, in the process that imported it."""
     check_process()
     if keras.config.backend() != "tensorflow":
         raise RuntimeError(
@@ -95,7 +95,7 @@ def check_backend() -> None:
         )
 
 
-def _writer(format: str, precision: str) -> Format:
+def _check_format(format: str, precision: str) -> Format:
     check_choice("format", format, FORMATS)
     check_choice("precision", precision, PRECISIONS)
     writer = find_format(format)
@@ -108,8 +108,8 @@ def _writer(format: str, precision: str) -> Format:
     return writer
 
 
-def _place(path: FilePath, format: str, overwrite: bool) -> Path:
-    """Where the file or the versions go, if that place is free."""
+def _check_path(path: FilePath, format: str, overwrite: bool) -> Path:
+    """The path of the file, or of the folder of versions; raises if something else is there."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
     if not os.fspath(path):
@@ -137,7 +137,7 @@ def _place(path: FilePath, format: str, overwrite: bool) -> Path:
     return path
 
 
-def _numbers(**given: int) -> dict[str, int]:
+def _check_numbers(**given: int) -> dict[str, int]:
     numbers = {name: check_positive_int(name, value) for name, value in given.items()}
     if numbers["max_bytes"] not in _BYTES:
         raise ArgumentError(
@@ -158,8 +158,8 @@ def _check_choices(activation: str, jit_compile: bool, format: str) -> None:
         )
 
 
-def _name(path: Path, format: str, given: str | None) -> str:
-    """The name of a served model, which stands in addresses; by default that of the file or the folder."""
+def _served_name(path: Path, format: str, given: str | None) -> str:
+    """The name of a served model, which is part of URLs; by default that of the file or the folder."""
     if given is None:
         given = os.path.basename(os.path.abspath(path)).removesuffix(FORMATS[format])
         given = re.sub(r"[^A-Za-z0-9_.-]+", "_", given) or "model"

@@ -1,4 +1,4 @@
-"""Real photos, on which a file is compared with the model and int8 is calibrated."""
+"""Real photos to compare a file with the model on, and to calibrate int8 on."""
 
 import hashlib
 import math
@@ -17,31 +17,31 @@ from keras_vit.images.pillow_formats import READABLE_KINDS, missing_package
 from keras_vit.images.read import ImageError, read_image
 
 _SAMPLES = ("china.jpg", "flower.jpg")  # the two photos that come with scikit-learn, 427 x 640
-STAND_INS = "parts of two photos of scikit-learn"
+SAMPLE_PHOTOS = "parts of two photos of scikit-learn"
 Photos: TypeAlias = str | Path | Sequence[str | Path | np.ndarray] | np.ndarray | None  # a folder, paths, arrays
-_MOST = 2**20  # pixels of a photo: more than any model sees, and 64 photos of a camera would take gigabytes
+_MAX_PIXELS = 2**20  # pixels of a photo: more than models take; 64 photos of a camera would take gigabytes
 
 
-def real_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray]:
+def load_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray]:
     """Photos of many sizes.
 
     Args:
         given: a folder, with all that is below it; paths of files that `read_image` takes; arrays uint8
             `(H, W, C)`, or one `(N, H, W, C)`. `None` stands for parts of the two photos that come with scikit-learn.
-        count: how many at most; of a larger number, evenly spaced.
-        channels: C of the images; grey of one, and the colours in turn of more than three.
+        count: largest number; a larger set is sampled evenly.
+        channels: C of the images: 1 is grey, and above 3 the colours are repeated.
 
     Returns:
         At least one array uint8 `(H, W, C)`, of at most about a million pixels: larger photos are shrunk.
 
     Raises:
-        TypeError: for another kind of thing.
-        ValueError: if nothing is given, or a file or an array is no image.
-        FileNotFoundError: if a path leads nowhere.
+        TypeError: for another type.
+        ValueError: for no photos, or a file or an array that is no image.
+        FileNotFoundError: for a path without a file.
         ImportError: if nothing is given and scikit-learn is missing.
     """
     if given is None:
-        return [_with_channels(photo, channels) for photo in _parts_of_samples(count)]
+        return [_fit_channels(photo, channels) for photo in _crop_samples(count)]
     if isinstance(given, (str, Path)):
         given = _files_below(expand_path(given))
     if not isinstance(given, (list, tuple, np.ndarray)):
@@ -53,25 +53,25 @@ def real_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray
         raise ArgumentError("`images` must hold at least one photo.\nReceived: none.", parameters=("images",))
     chosen = [given[number] for number in evenly_spaced(len(given), count)]
     return [
-        _with_channels(_shrunk(_read(image) if isinstance(image, (str, Path)) else _checked(image)), channels)
+        _fit_channels(_shrink(_read(image) if isinstance(image, (str, Path)) else _check_photo(image)), channels)
         for image in chosen
     ]
 
 
-def which_photos(given: Photos) -> str:
-    """The photos that `real_photos` takes, in words."""
-    return STAND_INS if given is None else "the photos given"
+def describe_photos(given: Photos) -> str:
+    """A description of the photos that `load_photos` takes."""
+    return SAMPLE_PHOTOS if given is None else "the photos given"
 
 
 def photos_fingerprint(given: Photos, count: int) -> str:
-    """SHA-256 of the files or arrays that `real_photos` takes, which raises for what cannot be read.
+    """SHA-256 of the files or arrays that `load_photos` takes.
 
     Raises:
-        OSError, TypeError, ValueError: if they are no photos, or cannot be read.
+        OSError, TypeError, ValueError: for photos that are none, or cannot be read.
     """
     found = hashlib.sha256()
     if given is None:
-        return STAND_INS
+        return SAMPLE_PHOTOS
     if isinstance(given, (str, Path)):
         given = _files_below(expand_path(given))
     for number in evenly_spaced(len(given), count):
@@ -79,12 +79,12 @@ def photos_fingerprint(given: Photos, count: int) -> str:
             with open_regular(given[number]) as file:
                 found.update(hashlib.sha256(file.read()).digest())
         else:
-            photo = _checked(given[number])
+            photo = _check_photo(given[number])
             found.update(str(photo.shape).encode() + photo.tobytes())
     return found.hexdigest()
 
 
-def resized(photos: Sequence[np.ndarray], image_size: Pair) -> np.ndarray:
+def resize_photos(photos: Sequence[np.ndarray], image_size: Pair) -> np.ndarray:
     """Photos at one size, `(N, H, W, C)` uint8, whatever their aspect.
 
     Args:
@@ -93,7 +93,7 @@ def resized(photos: Sequence[np.ndarray], image_size: Pair) -> np.ndarray:
     """
     import tensorflow as tf
 
-    # One by one, since 64 photos of 1,024 pixels take 2.4 GB as floats.
+    # One by one: as floats 64 photos of 1,024 pixels take 2.4 GB.
     floats = (tf.image.resize(photo, image_size, antialias=True) for photo in photos)
     return np.stack([tf.cast(tf.round(photo), tf.uint8).numpy() for photo in floats])
 
@@ -128,7 +128,7 @@ def _read(path: str | Path) -> np.ndarray:
         ) from None
 
 
-def _checked(image: np.ndarray) -> np.ndarray:
+def _check_photo(image: np.ndarray) -> np.ndarray:
     image = np.asarray(image)
     if image.dtype != np.uint8 or image.ndim != 3 or 0 in image.shape:
         raise ArgumentError(
@@ -139,9 +139,9 @@ def _checked(image: np.ndarray) -> np.ndarray:
     return image
 
 
-def _shrunk(photo: np.ndarray) -> np.ndarray:
-    """Squares of pixels averaged, in a photo with too many of them."""
-    side = math.ceil(math.sqrt(photo.shape[0] * photo.shape[1] / _MOST))
+def _shrink(photo: np.ndarray) -> np.ndarray:
+    """A photo with too many pixels, shrunk by averaging squares of them."""
+    side = math.ceil(math.sqrt(photo.shape[0] * photo.shape[1] / _MAX_PIXELS))
     height, width = (max(length // side, 1) for length in photo.shape[:2])
     if side == 1 or side > min(photo.shape[:2]):
         return photo
@@ -149,7 +149,7 @@ def _shrunk(photo: np.ndarray) -> np.ndarray:
     return np.round(squares.mean(axis=(1, 3), dtype="float32")).astype("uint8")
 
 
-def _with_channels(photo: np.ndarray, channels: int) -> np.ndarray:
+def _fit_channels(photo: np.ndarray, channels: int) -> np.ndarray:
     if photo.shape[-1] == channels:
         return photo
     if channels == 1:
@@ -157,8 +157,8 @@ def _with_channels(photo: np.ndarray, channels: int) -> np.ndarray:
     return photo[..., [channel % photo.shape[-1] for channel in range(channels)]]
 
 
-def _parts_of_samples(count: int) -> list[np.ndarray]:
-    """Parts of the two photos from 160 to 420 pixels a side, the same each time; every fourth is mirrored."""
+def _crop_samples(count: int) -> list[np.ndarray]:
+    """Crops of the two photos with sides of 160 to 420 pixels, by a fixed seed; every fourth is mirrored."""
     try:
         from sklearn.datasets import load_sample_image
 

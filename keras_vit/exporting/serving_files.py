@@ -1,8 +1,8 @@
-"""What stands beside a SavedModel: for TensorFlow Serving requests, its config, and how it batches; for people a card.
+"""The files of TensorFlow Serving for a SavedModel: warm-up requests, config, batching parameters; and a model card.
 
-The warm-up requests lie in the version's folder. The server answers them before the version takes traffic, so that the
-first user does not wait for what TensorFlow does once. The other files lie beside the versions and may be edited; the
-server ignores names that are no numbers.
+The warm-up requests are in the version's folder. The server answers them before the version takes traffic, so that the
+first user does not wait for the initialisation. The other files are in the folder of the versions and may be edited;
+the server ignores names that are no numbers.
 """
 
 import dataclasses
@@ -36,9 +36,9 @@ WARMUP = "assets.extra/tf_serving_warmup_requests"  # the name is the server's
 CONFIG = "config.pbtxt"
 BATCHING = "batching_parameters.txt"
 _BATCH = 4  # photos in the larger request
-_LARGEST = 32  # images that are computed together, if a call may have so many
-_COMPILED = (1, 2, 4, 8)  # numbers of photos for which XLA compiles before the first user comes
-# The server wants an absolute path, and an exported folder is moved, so this is the path in the server's container.
+_LARGEST = 32  # images that are computed together, if `max_batch` allows it
+_COMPILED = (1, 2, 4, 8)  # batch sizes for which XLA compiles at start
+# The server needs an absolute path, and an exported folder is moved, so this is the path in the server's container.
 _CONFIG = """\
 # tensorflow_model_server --model_config_file=FILE
 # `base_path` is the folder that holds this file, as the server sees it, absolute. Change it if it lies elsewhere.
@@ -100,14 +100,14 @@ def write_serving_files(
     place, version_folder = Path(place), Path(version_folder)
     place.mkdir(parents=True, exist_ok=True)
     (place / CONFIG).write_text(_CONFIG.format(name=spec.name), encoding="utf-8")
-    (place / BATCHING).write_text(_batching(spec.jit_compile, spec.max_batch), encoding="utf-8")
+    (place / BATCHING).write_text(_batching_config(spec.jit_compile, spec.max_batch), encoding="utf-8")
     photos = list(spec.calibration_photos[:_BATCH] if photos is None else photos)[:_BATCH]
     sizes = [min(size, spec.max_batch) for size in (_COMPILED if spec.jit_compile else (1, len(photos)))]
     requests = warmup_requests(spec.name, signature_inputs(version_folder), photos, spec.calibration_photos[:1], sizes)
     _write_records(version_folder / WARMUP, requests)
 
 
-def _batching(jit_compile: bool, max_batch: int) -> str:
+def _batching_config(jit_compile: bool, max_batch: int) -> str:
     if not jit_compile:
         return _BATCHING.format(largest=min(_LARGEST, max_batch))
     sizes = sorted({min(size, max_batch) for size in _COMPILED})
@@ -115,13 +115,13 @@ def _batching(jit_compile: bool, max_batch: int) -> str:
     return _BATCHING.format(largest=sizes[-1]) + _ALLOWED + allowed
 
 
-def served_card(spec: ExportSpec, report: ExportReport, of_run: Card | None = None) -> Card:
+def served_card(spec: ExportSpec, report: ExportReport, run_card: Card | None = None) -> Card:
     """The card of a served model's folder, about its newest version.
 
     Args:
-        spec: what was written.
-        report: what was measured of it; its path is that of the version.
-        of_run: the card of the run that the model is from, if it is of one.
+        spec: the `ExportSpec` of the version.
+        report: of the export; its path is that of the version.
+        run_card: the card of the model's run, if it is from one.
     """
     head = f"{len(spec.labels):,} classes" if spec.labels else "no head, so it gives features"
     height, width = (side or "any" for side in spec.image_size)
@@ -129,8 +129,8 @@ def served_card(spec: ExportSpec, report: ExportReport, of_run: Card | None = No
         "Model": f"A SavedModel of {spec.model.name}, version {report.path.name}, in {spec.precision}: images of "
         f"{height} x {width} pixels in {spec.channels} channels, {head}. Written by keras_vit {__version__}. "
         "TensorFlow Serving takes this folder; TensorFlow alone loads a version.",
-        USE: _use(spec, report),
-        "Compared": _compared(report),
+        USE: _usage_section(spec, report),
+        "Compared": _comparison_section(report),
         PREPROCESSING: preprocessing_section(dataclasses.asdict(spec.model.preprocessing), "The graph itself"),
         FACTS: facts_section(spec.model.provenance),
         "Classes": classes_section(spec.labels) if spec.labels else "",
@@ -138,23 +138,23 @@ def served_card(spec: ExportSpec, report: ExportReport, of_run: Card | None = No
     kind = "resnet" if isinstance(spec.model, ResNet) else "vision-transformer"
     licence = licence_words(spec.model.provenance)
     card = Card(spec.name, "tensorflow", sections, kind, classifies=bool(spec.labels), licence=licence)
-    return card if of_run is None else _with_run(card, of_run)
+    return card if run_card is None else _add_run_sections(card, run_card)
 
 
-def _with_run(card: Card, of_run: Card) -> Card:
-    """The card with what a run knows: results, training, limits, the licence that it began with, and the metadata."""
-    sections, known = dict(card.sections), dict(of_run.sections)
+def _add_run_sections(card: Card, run_card: Card) -> Card:
+    """Adds results, training, limits, licence and metadata of the run to the card."""
+    sections, known = dict(card.sections), dict(run_card.sections)
     sections["Model"] += f"\n\n{known.pop('Model', '')}"
     if "Results" in known:
         known["Results"] += f"\n\n{_BEFORE_EXPORT}"
     for own in (USE, PREPROCESSING, "Classes"):
         known.pop(own, None)
     sections |= known
-    limits, licence, metadata = of_run.limits, of_run.licence, of_run.metadata
+    limits, licence, metadata = run_card.limits, run_card.licence, run_card.metadata
     return dataclasses.replace(card, sections=sections, limits=limits, licence=licence, metadata=metadata)
 
 
-def _use(spec: ExportSpec, report: ExportReport) -> str:
+def _usage_section(spec: ExportSpec, report: ExportReport) -> str:
     version = report.path.name
     sides = ", ".join(str(side or DEFAULT_IMAGE_SIZE) for side in spec.image_size)
     given = f"pixels=tf.zeros((1, {sides}, {spec.channels}), tf.uint8)"
@@ -168,7 +168,7 @@ print(served({given}))
 ```"""
 
 
-def _compared(report: ExportReport) -> str:
+def _comparison_section(report: ExportReport) -> str:
     if report.runtime is None:
         return "It was not compared with the model that it was written from."
     same = report.top1_agreement
@@ -178,7 +178,7 @@ def _compared(report: ExportReport) -> str:
 
 
 def signature_inputs(version_folder: FilePath) -> dict[str, set[str]]:
-    """The names of the inputs of each signature that a SavedModel serves.
+    """The names of the inputs of each signature of a SavedModel.
 
     Args:
         version_folder: the folder with `saved_model.pb`.
@@ -197,14 +197,14 @@ def warmup_requests(
     pixels: np.ndarray,
     sizes: Sequence[int] = (1,),
 ) -> list:
-    """A `PredictionLog` of one image for each signature that takes images, and more for the default one.
+    """A `PredictionLog` with one image for each signature, and with more for the default one.
 
     Args:
         name: of the served model.
         signatures: as `signature_inputs` gives them.
-        photos: arrays uint8 `(H, W, C)` of any sizes; they are sent as JPEG.
+        photos: arrays uint8 `(H, W, C)` of any sizes, which become JPEGs.
         pixels: uint8 `(B, H, W, C)`, for signatures that take pixels.
-        sizes: how many photos the requests for the default signature have.
+        sizes: batch sizes of the requests for the default signature.
     """
     import tensorflow as tf
 
@@ -239,7 +239,7 @@ def read_warmup_requests(version_folder: FilePath) -> list:
 
 
 def _jpeg(photo: np.ndarray) -> bytes:
-    """Bytes of a file; of more than three channels the first three."""
+    """A JPEG of the first three channels."""
     import tensorflow as tf
 
     return tf.io.encode_jpeg(photo[..., : 3 if photo.shape[-1] >= 3 else 1], quality=90).numpy()

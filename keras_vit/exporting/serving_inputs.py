@@ -1,8 +1,8 @@
-"""Files of photos to what the model takes, with a status for each, in a graph that needs nothing but TensorFlow.
+"""Inputs of a SavedModel: photo files or pixels to prepared images, in a graph of TensorFlow operations alone.
 
-No file raises. Most bad files are found before they are decoded; `tf.data` drops those on which the decoder fails, and
-their status follows from their absence. Sizes are read from the headers first. The photos that are decoded at once have
-together at most the pixels that one may have.
+No file raises; each has a status. Most bad files are found by their headers; `tf.data` drops those on which the decoder
+fails. Photos that are decoded at once have together at most the pixels of one. A photo of 24 megapixels has 72 MB as
+bytes and would have 288 MB as float32. So large photos are resized a strip of rows at a time, with the same result.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from keras_vit.images.headers import MAX_SCANS, MAX_STEPS, is_jpeg, is_png, read
 from keras_vit.images.preprocessing import Preprocessing, fit_channels, scaled
 from keras_vit.images.resizing import covering_size, resize_matrix, whole_levels
 
-STATUSES = {  # every status that a photo can get, and what it means; the order is that of the codes in the graph
+STATUSES = {  # each status of a photo and its meaning, in the order of the codes in the graph
     "ok": "the answer is the model's",
     "empty": "no bytes",
     "too many bytes": "the file is larger than `max_bytes`",
@@ -31,56 +31,55 @@ STATUSES = {  # every status that a photo can get, and what it means; the order 
     "wrong size": "the model's preprocessing does not resize, and the photo has another size than the model takes",
 }
 MAX_SIDE = 8192  # pixels; the matrices of a resize grow with it
-MAX_AT_ONCE = 8  # photos that are decoded at the same time, if they are small
-SEVERAL_SCANS = 4  # times the memory per pixel: libjpeg keeps 6 to 8 bytes of coefficients beside 3 of colours
+MAX_AT_ONCE = 8  # small photos that are decoded at the same time
+SEVERAL_SCANS = 4  # times the memory per pixel: libjpeg keeps 6 to 8 bytes of coefficients and 3 of colors
 _OK, _EMPTY, _BYTES, _FORMAT, _PIXELS, _PARTS, _DAMAGED, _SIZE = range(len(STATUSES))
-STRIP = 2**16  # pixels; as float32 0.8 MB, a few times in the heap of every thread
-WIDEST_RESULT = 512  # pixels; a narrower strip is as long as if it were so wide, since it may be made wider
-_BETWEEN = 20 * 2**20  # bytes that TensorFlow's antialias may take between rows and columns
+STRIP = 2**16  # pixels; 0.8 MB as float32, a few times in the heap of each thread
+WIDEST_RESULT = 512  # pixels; limits the rows of a narrower strip, which may be enlarged
+_BETWEEN = 20 * 2**20  # bytes of TensorFlow's antialiased resize between rows and columns
 
 
 def takes_files(spec: ExportSpec) -> bool:
-    """Whether photos as files can be brought to what the model takes: colours or grey, and a size to aim at."""
+    """Whether the model takes photos as files: it needs 1 or 3 channels and an image size."""
     return spec.channels in (1, 3) and None not in target_size(spec)
 
 
 def target_size(spec: ExportSpec) -> tuple[int | None, int | None]:
-    """`(H, W)` of the images that the model gets."""
+    """`(H, W)` of the prepared images."""
     record = spec.model.preprocessing
     known = None if _keeps_size(record) else record.image_size
     return known or spec.image_size
 
 
 def prepare_files(files: Tensor, spec: ExportSpec) -> tuple[Tensor, Tensor]:
-    """Photos as the model takes them.
+    """Photo files as prepared images.
 
     Args:
         files: string `(B,)`, the bytes of JPEG or PNG files.
         spec: an `ExportSpec` for which `takes_files`.
 
     Returns:
-        float32 `(B, H, W, C)`, zeros for photos that are not ok, and int32 `(B,)`, the status of each as its place in
-        `STATUSES`.
+        float32 `(B, H, W, C)`, zeros for bad files, and int32 `(B,)`, the index of each status in `STATUSES`.
 
     Raises:
         tf.errors.InvalidArgumentError: for more than `spec.max_batch` files.
     """
     import tensorflow as tf
 
-    files = _few(files, spec)
+    files = _check_count(files, spec)
     blank = (tf.constant(_DAMAGED), tf.constant(1), tf.constant(1, tf.int64))
-    codes, *facts, pixels = _each(lambda file: _header(file, spec), (files,), blank)
+    codes, *facts, pixels = _map_rows(lambda file: _inspect_header(file, spec), (files,), blank)
     most = tf.reduce_max(tf.concat([pixels, tf.ones((1,), tf.int64)], 0))
     at_once = tf.clip_by_value(spec.max_pixels // most, 1, MAX_AT_ONCE)
     shape = (*target_size(spec), spec.channels)
     nothing = (tf.constant(_DAMAGED), tf.zeros(shape))
-    decode = functools.partial(_decoded, spec=spec)
-    codes, images = _each(lambda *photo: decode(*photo), (files, codes, *facts), nothing, at_once)
+    decode = functools.partial(_decode, spec=spec)
+    codes, images = _map_rows(lambda *photo: decode(*photo), (files, codes, *facts), nothing, at_once)
     return tf.ensure_shape(images, (None, *shape)), codes
 
 
 def prepare_pixels(pixels: Tensor, spec: ExportSpec) -> Tensor:
-    """Pixels of any size as the model takes them.
+    """Pixels of any size as prepared images.
 
     Args:
         pixels: uint8 `(B, H, W, C)`.
@@ -95,7 +94,7 @@ def prepare_pixels(pixels: Tensor, spec: ExportSpec) -> Tensor:
     """
     import tensorflow as tf
 
-    pixels = _few(pixels, spec)
+    pixels = _check_count(pixels, spec)
     record, size = spec.model.preprocessing, target_size(spec)
     height, width = (tf.cast(tf.shape(pixels)[axis], tf.int64) for axis in (1, 2))
     fits = tf.debugging.Assert(
@@ -112,13 +111,13 @@ def prepare_pixels(pixels: Tensor, spec: ExportSpec) -> Tensor:
         return scale_pixels(pixels, spec)
     if record.resize == "squash":
         same = (height == size[0]) & (width == size[1])
-        found = tf.cond(same, lambda: scale_pixels(pixels, spec), lambda: _resized(pixels, spec))
-        return tf.reshape(found, (-1, *size, spec.channels))  # LiteRT has no operation to tell a shape
-    return _resized(pixels, spec)
+        found = tf.cond(same, lambda: scale_pixels(pixels, spec), lambda: _resize(pixels, spec))
+        return tf.reshape(found, (-1, *size, spec.channels))  # LiteRT has no operation that asserts a shape
+    return _resize(pixels, spec)
 
 
-def _few(images: Tensor, spec: ExportSpec) -> Tensor:
-    """The same images, after a check that they are no more than one call may have."""
+def _check_count(images: Tensor, spec: ExportSpec) -> Tensor:
+    """The same images, after a check of their number."""
     import tensorflow as tf
 
     count = tf.shape(images)[0]
@@ -129,8 +128,8 @@ def _few(images: Tensor, spec: ExportSpec) -> Tensor:
         return tf.identity(images)
 
 
-def _resized(pixels: Tensor, spec: ExportSpec) -> Tensor:
-    """One image after the other, so that the memory for one is enough."""
+def _resize(pixels: Tensor, spec: ExportSpec) -> Tensor:
+    """Resizes one image after the other, to save memory."""
     import tensorflow as tf
 
     record = spec.model.preprocessing
@@ -139,7 +138,7 @@ def _resized(pixels: Tensor, spec: ExportSpec) -> Tensor:
 
     def prepared(image: Tensor) -> Tensor:
         if record.resize == "squash" and record.interpolation == "bilinear" and not record.antialias:
-            return prepare(tf.cast(image, tf.float32), record)  # of floats, as LiteRT resizes no bytes to floats
+            return prepare(tf.cast(image, tf.float32), record)  # floats, as LiteRT does not resize bytes to floats
         return prepare_stored(image, upright, record)
 
     return tf.map_fn(prepared, pixels, fn_output_signature=shape, parallel_iterations=1)
@@ -149,8 +148,8 @@ def _keeps_size(record: Preprocessing) -> bool:
     return record.resize == "none" or record.image_size is None
 
 
-def _header(file: Tensor, spec: ExportSpec) -> tuple[Tensor, Tensor, Tensor]:
-    """Code, EXIF orientation, and pixels, weighed by the memory they need.
+def _inspect_header(file: Tensor, spec: ExportSpec) -> tuple[Tensor, Tensor, Tensor]:
+    """Code, EXIF orientation, and pixels weighted by their memory.
 
     Fails if the header is damaged.
     """
@@ -162,19 +161,19 @@ def _header(file: Tensor, spec: ExportSpec) -> tuple[Tensor, Tensor, Tensor]:
     code = tf.where(length == 0, _EMPTY, code)
 
     def measured() -> tuple[Tensor, Tensor, Tensor]:
-        said = read_header(file)
+        header = read_header(file)
         sides = tf.cast(stored_size(file), tf.int64)
-        count = sides[0] * sides[1] * tf.where(said.one_scan, one, SEVERAL_SCANS * one)
+        count = sides[0] * sides[1] * tf.where(header.one_scan, one, SEVERAL_SCANS * one)
         fits = (count <= spec.max_pixels) & (tf.reduce_max(sides) <= MAX_SIDE)
-        found = tf.where(fits, tf.where(said.within_limits, _OK, _PARTS), _PIXELS)
+        found = tf.where(fits, tf.where(header.within_limits, _OK, _PARTS), _PIXELS)
         found = tf.where(tf.reduce_min(sides) < 1, _DAMAGED, found)
-        return found, said.orientation, tf.where(found == _OK, count, one)
+        return found, header.orientation, tf.where(found == _OK, count, one)
 
     one = tf.constant(1, tf.int64)
     return tf.cond(code == _OK, measured, lambda: (code, tf.constant(1), one))
 
 
-def _decoded(file: Tensor, code: Tensor, orientation: Tensor, spec: ExportSpec) -> tuple[Tensor, Tensor]:
+def _decode(file: Tensor, code: Tensor, orientation: Tensor, spec: ExportSpec) -> tuple[Tensor, Tensor]:
     """Code and image; fails if the pixels are damaged."""
     import tensorflow as tf
 
@@ -185,7 +184,7 @@ def _decoded(file: Tensor, code: Tensor, orientation: Tensor, spec: ExportSpec) 
         if not _keeps_size(record):
             return tf.constant(_OK), prepare_stored(stored, orientation, record)
         right = tf.reduce_all(tf.stack(upright_size(stored, orientation)) == shape[:2])
-        return tf.cond(right, lambda: (tf.constant(_OK), _as_it_is(stored, orientation, spec)), lambda: blank(_SIZE))
+        return tf.cond(right, lambda: (tf.constant(_OK), _keep_size(stored, orientation, spec)), lambda: blank(_SIZE))
 
     def blank(code: Tensor) -> tuple[Tensor, Tensor]:
         return tf.constant(code) if isinstance(code, int) else code, tf.zeros(shape)
@@ -193,8 +192,8 @@ def _decoded(file: Tensor, code: Tensor, orientation: Tensor, spec: ExportSpec) 
     return tf.cond(code == _OK, pixels, lambda: blank(code))
 
 
-def _as_it_is(stored: Tensor, orientation: Tensor, spec: ExportSpec) -> Tensor:
-    """A photo of the right size, so not a large one."""
+def _keep_size(stored: Tensor, orientation: Tensor, spec: ExportSpec) -> Tensor:
+    """A photo of the model's size, which needs no strips."""
     import tensorflow as tf
 
     upright = apply_orientation(stored, orientation)
@@ -202,19 +201,19 @@ def _as_it_is(stored: Tensor, orientation: Tensor, spec: ExportSpec) -> Tensor:
     return scale_pixels(tf.ensure_shape(upright, (*spec.image_size, spec.channels)), spec)
 
 
-def _each(
+def _map_rows(
     function: Callable[..., tuple[Tensor, ...]],
     rows: Sequence[Tensor],
     blank: tuple[Tensor, ...],
     at_once: Tensor = None,
 ) -> tuple[Tensor, ...]:
-    """`function` of each row, and `blank` for those where it fails.
+    """Applies a function to each row; rows where it fails become `blank`.
 
     Args:
-        function: from one row of each of `rows` to a tuple of tensors.
+        function: from one row of each tensor to a tuple of tensors.
         rows: tensors with the same first axis B.
-        blank: what the function would give, as tensors.
-        at_once: how many rows at the same time, an int64 scalar; by default one.
+        blank: tensors like the function's result.
+        at_once: number of parallel rows, an int64 scalar; by default one.
 
     Returns:
         A tuple of tensors with the first axis B.
@@ -222,7 +221,7 @@ def _each(
     import tensorflow as tf
 
     count = tf.size(rows[0], tf.int64)
-    options = tf.data.Options()  # tf.data's optimisations cost more than they gain in a graph of one use
+    options = tf.data.Options()  # these cost more than they gain in a graph that runs once
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     given = tf.data.Dataset.from_tensor_slices(rows).enumerate()
@@ -236,10 +235,10 @@ def _each(
 
 
 def prepare_stored(stored: Tensor, orientation: Tensor, record: Preprocessing) -> Tensor:
-    """As `record(pixels)` of the upright photo.
+    """The same as `record(pixels)` of the upright photo.
 
     Args:
-        stored: uint8 `(H, W, 3)` or `(H, W, C)`, as it lies in the file.
+        stored: uint8 `(H, W, 3)` or `(H, W, C)`, as stored in the file.
         orientation: int32 scalar, 1..8 as EXIF has it.
         record: `Preprocessing` that resizes to an `image_size`.
 
@@ -252,27 +251,27 @@ def prepare_stored(stored: Tensor, orientation: Tensor, record: Preprocessing) -
     if record.resize == "squash" and record.interpolation == "bilinear":
         stored = _grey(stored) if channels == 1 else stored
         if not record.antialias:
-            return _squashed(stored, orientation, record)
+            return _squash(stored, orientation, record)
         between = 4 * channels * max(_size(record)) * tf.shape(stored)[1]
         return tf.cond(
             between <= _BETWEEN,
-            lambda: _squashed(stored, orientation, record),
-            lambda: scaled(_plain(stored, orientation, record), record),
+            lambda: _squash(stored, orientation, record),
+            lambda: scaled(_resize_linear(stored, orientation, record), record),
         )
-    resized = _overshoots if record.interpolation == "bicubic" else _plain
+    resized = _resize_bicubic if record.interpolation == "bicubic" else _resize_linear
     return scaled(tf.ensure_shape(resized(stored, orientation, record), (*_size(record), channels)), record)
 
 
 def upright_size(stored: Tensor, orientation: Tensor) -> tuple[Tensor, ...]:
-    """`(H, W)` of the photo as it should be seen, int32 scalars."""
+    """`(H, W)` of the upright photo, int32 scalars."""
     import tensorflow as tf
 
     size = tf.shape(stored)[:2]
     return tuple(tf.unstack(tf.where(orientation >= 5, tf.reverse(size, [0]), size)))
 
 
-def _squashed(stored: Tensor, orientation: Tensor, record: Preprocessing) -> Tensor:
-    """Resized as it lies, then turned: bilinear treats both axes alike, and the result is small."""
+def _squash(stored: Tensor, orientation: Tensor, record: Preprocessing) -> Tensor:
+    """Resizes the stored photo, then turns the small result: bilinear treats both axes alike."""
     import tensorflow as tf
 
     lying = dataclasses.replace(record, image_size=_size(record)[::-1])
@@ -282,38 +281,38 @@ def _squashed(stored: Tensor, orientation: Tensor, record: Preprocessing) -> Ten
 
 
 def _grey(stored: Tensor) -> Tensor:
-    """`(H, W, 1)`; in one piece the sum of the colours would take 24 bytes a pixel."""
+    """`(H, W, 1)`, by strips: in one piece the sum of the colors would take 24 bytes a pixel."""
     import tensorflow as tf
 
     if stored.shape[-1] == 1:
         return stored
-    return _joined(stored, tf.constant(1), grey, 1)
+    return _map_strips(stored, tf.constant(1), grey, 1)
 
 
-def _overshoots(stored: Tensor, orientation: Tensor, record: Preprocessing) -> Tensor:
-    """Bicubic: after the columns every number is rounded to a grey level, so a byte holds it."""
+def _resize_bicubic(stored: Tensor, orientation: Tensor, record: Preprocessing) -> Tensor:
+    """Bicubic: numbers are rounded to grey levels after the columns, so bytes hold them."""
     import tensorflow as tf
 
-    channels, part = len(record.mean), _part(_size(record)[1], 32)
+    channels, part = len(record.mean), _divisor(_size(record)[1], 32)
     columns = _matrix(1, stored, orientation, record)
 
-    def narrowed(strip: Tensor) -> Tensor:
-        return tf.cast(_levels(tf.einsum("hwc,vw->hvc", _floats(strip, record), columns)), tf.uint8)
+    def resize_columns(strip: Tensor) -> Tensor:
+        return tf.cast(_round_levels(tf.einsum("hwc,vw->hvc", _floats(strip, record), columns)), tf.uint8)
 
-    def shortened(first: Tensor) -> Tensor:
+    def resize_rows(first: Tensor) -> Tensor:
         floats = tf.cast(narrow[:, first : first + part], tf.float32)
-        return _levels(tf.einsum("hwc,uh->uwc", floats, rows))
+        return _round_levels(tf.einsum("hwc,uh->uwc", floats, rows))
 
-    narrow = _joined(stored, orientation, narrowed, channels)  # (H, v, C)
-    with tf.control_dependencies([narrow]):  # the photo is gone before the second matrix is made
+    narrow = _map_strips(stored, orientation, resize_columns, channels)  # (H, v, C)
+    with tf.control_dependencies([narrow]):  # frees the photo before the second matrix is made
         rows = _matrix(0, stored, orientation, record)
         firsts = tf.range(0, _size(record)[1], part)
     shape = tf.TensorSpec((_size(record)[0], part, channels), tf.float32)
-    parts = tf.map_fn(shortened, firsts, fn_output_signature=shape, parallel_iterations=1)
+    parts = tf.map_fn(resize_rows, firsts, fn_output_signature=shape, parallel_iterations=1)
     return tf.reshape(tf.transpose(parts, (1, 0, 2, 3)), (*_size(record), channels))
 
 
-def _plain(stored: Tensor, orientation: Tensor, record: Preprocessing) -> Tensor:
+def _resize_linear(stored: Tensor, orientation: Tensor, record: Preprocessing) -> Tensor:
     """Bilinear and area: each strip adds its share to every row of the result."""
     import tensorflow as tf
 
@@ -323,12 +322,12 @@ def _plain(stored: Tensor, orientation: Tensor, record: Preprocessing) -> Tensor
         narrow = tf.einsum("hwc,vw->hvc", _floats(strip, record), columns)
         return tf.einsum("hwc,uh->uwc", narrow, rows[:, start : start + tf.shape(strip)[0]])
 
-    pixels = _summed(stored, orientation, share, tf.zeros((*_size(record), len(record.mean))))
+    pixels = _sum_strips(stored, orientation, share, tf.zeros((*_size(record), len(record.mean))))
     return whole_levels(pixels, record, tensorflow_ops())
 
 
 def _size(record: Preprocessing) -> Pair:
-    """`(H, W)` of the result, which every record here has."""
+    """`(H, W)` of the result; every record here has an image size."""
     return cast(Pair, record.image_size)
 
 
@@ -341,27 +340,27 @@ def _floats(strip: Tensor, record: Preprocessing) -> Tensor:
     return tf.cast(strip, tf.float32)
 
 
-def _levels(values: Tensor) -> Tensor:
+def _round_levels(values: Tensor) -> Tensor:
     import tensorflow as tf
 
     return tf.round(tf.clip_by_value(values, 0.0, 255.0))
 
 
-def _part(side: int, most: int) -> int:
-    """The largest divisor of a side up to `most`, so that parts are alike."""
+def _divisor(side: int, most: int) -> int:
+    """The largest divisor of a side up to `most`, so that parts are equal."""
     return max(size for size in range(1, min(side, most) + 1) if side % size == 0)
 
 
 def _matrix(axis: int, stored: Tensor, orientation: Tensor, record: Preprocessing) -> Tensor:
     """`(v, W)` or `(u, H)`, which resizes the columns (axis 1) or the rows (axis 0) of the upright photo.
 
-    Made a few rows at a time: on its way a matrix is there six times over, and whole ones are large.
+    It is computed a few rows at a time, since temporary results take six times its memory.
     """
     import tensorflow as tf
 
     old, ops = upright_size(stored, orientation), tensorflow_ops()
     new = _size(record) if record.resize == "squash" else covering_size(old, record, ops)
-    kept, part = _size(record)[axis], _part(_size(record)[axis], 32)
+    kept, part = _size(record)[axis], _divisor(_size(record)[axis], 32)
 
     def some(rows: Tensor) -> Tensor:
         return resize_matrix(old[axis], new[axis], kept, record, ops, rows)
@@ -371,8 +370,8 @@ def _matrix(axis: int, stored: Tensor, orientation: Tensor, record: Preprocessin
     return tf.reshape(parts, (kept, -1))
 
 
-def _joined(stored: Tensor, orientation: Tensor, function: Callable[[Tensor], Tensor], channels: int) -> Tensor:
-    """`function(strip)`, uint8 `(rows, v, channels)`, of all upright strips, one below the other."""
+def _map_strips(stored: Tensor, orientation: Tensor, function: Callable[[Tensor], Tensor], channels: int) -> Tensor:
+    """Concatenates `function(strip)`, uint8 `(rows, v, channels)`, of all upright strips."""
     import tensorflow as tf
 
     (height, _), size = upright_size(stored, orientation), _strip_rows(stored, orientation)
@@ -382,15 +381,17 @@ def _joined(stored: Tensor, orientation: Tensor, function: Callable[[Tensor], Te
         strip, _ = _strip(stored, orientation, index, size)
         return index + 1, parts.write(index, function(strip))
 
-    def go_on(index: Tensor, parts: Tensor) -> Tensor:
+    def has_rows(index: Tensor, parts: Tensor) -> Tensor:
         return index * size < height
 
-    joined = tf.while_loop(go_on, step, (tf.constant(0), parts), parallel_iterations=1)[1].concat()
+    joined = tf.while_loop(has_rows, step, (tf.constant(0), parts), parallel_iterations=1)[1].concat()
     return tf.ensure_shape(joined, (None, None, channels))
 
 
-def _summed(stored: Tensor, orientation: Tensor, function: Callable[[Tensor, Tensor], Tensor], total: Tensor) -> Tensor:
-    """The sum of `function(strip, first row)` over all upright strips."""
+def _sum_strips(
+    stored: Tensor, orientation: Tensor, function: Callable[[Tensor, Tensor], Tensor], total: Tensor
+) -> Tensor:
+    """Sums `function(strip, first row)` over all upright strips."""
     import tensorflow as tf
 
     (height, _), size = upright_size(stored, orientation), _strip_rows(stored, orientation)
@@ -399,10 +400,10 @@ def _summed(stored: Tensor, orientation: Tensor, function: Callable[[Tensor, Ten
         strip, start = _strip(stored, orientation, index, size)
         return index + 1, total + tf.ensure_shape(function(strip, start), total.shape)
 
-    def go_on(index: Tensor, total: Tensor) -> Tensor:
+    def has_rows(index: Tensor, total: Tensor) -> Tensor:
         return index * size < height
 
-    return tf.while_loop(go_on, step, (tf.constant(0), total), parallel_iterations=1)[1]
+    return tf.while_loop(has_rows, step, (tf.constant(0), total), parallel_iterations=1)[1]
 
 
 def _strip_rows(stored: Tensor, orientation: Tensor) -> Tensor:
@@ -412,7 +413,7 @@ def _strip_rows(stored: Tensor, orientation: Tensor) -> Tensor:
 
 
 def _strip(stored: Tensor, orientation: Tensor, index: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The strip of the upright photo and its first row."""
+    """A strip of the upright photo, and its first row."""
     import tensorflow as tf
 
     height, width = upright_size(stored, orientation)

@@ -1,4 +1,4 @@
-"""What a format's writer gets: one model, and all that was asked of its file."""
+"""What a format writes: one model and the options of its file."""
 
 import dataclasses
 
@@ -13,25 +13,24 @@ class ExportSpec:
     """One model to be written in one format.
 
     Attributes:
-        model: in the asked precision for a SavedModel, in float32 for other formats.
+        model: in the precision for a SavedModel, in float32 for other formats.
         precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`.
         labels: K names in the order of the classes; `None` without a head.
-        top_k: how many classes an answer names, at most K.
-        activation: what makes scores of logits, `"softmax"` or `"sigmoid"`; `"none"` if the model ends in scores.
-        name: of the served model, of letters, digits, `_`, `.` and `-`.
+        top_k: number of best classes in an answer, at most K.
+        activation: from logits to scores, `"softmax"` or `"sigmoid"`; `"none"` if the model ends in scores.
+        name: of the served model: letters, digits, `_`, `.` and `-`.
         max_bytes: of one image file.
         max_pixels: of one image.
         max_batch: images of one call.
         opset: of ONNX.
         jit_compile: whether the network of a SavedModel is compiled by XLA.
-        calibration_photos: `(N, H, W, C)`, photos of the model's size as the file takes them, on which int8 is
-            calibrated.
-        calibrated_on: which they are, if they are used.
-        takes: `"pixels"`, uint8 that the file scales; or `"images"`, floats that were prepared before.
-        scales: whether the graph scales pixels; otherwise the first kernel takes them as they are.
+        calibration_photos: `(N, H, W, C)` of the model's size, as the file takes them, to calibrate int8 on.
+        calibrated_on: which photos these are, if they are used.
+        takes: `"pixels"`, uint8 that the file scales; or `"images"`, floats that are prepared already.
+        scales: whether the graph scales pixels; otherwise the first kernel takes them unscaled.
         batch_size: images of each call, where the file's shapes are static; `None` for any number.
-        portable: whether int8 must answer alike on processors that add its products in 16 bits. Otherwise the result
-            stays on this processor, which adds them in 32.
+        portable: whether int8 must give the same on processors that add its products in 16 bits. If not, the result
+            stays on this processor, which adds them in 32 bits.
     """
 
     model: ImageModel
@@ -63,7 +62,7 @@ class ExportSpec:
         return self.model.input_shape[-1]
 
     def metadata(self) -> dict:
-        """What a file should say of itself, ready for JSON."""
+        """The metadata of a file, ready for JSON."""
         return {
             "name": self.name,
             "labels": self.labels and list(self.labels),

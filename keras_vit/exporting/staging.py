@@ -1,6 +1,8 @@
-"""Files are written beside their place and moved there when they have been proven, so that nobody sees half of one.
+"""Exports are written into a staging folder and moved to their path when they are verified, so always whole.
 
-The process that writes into a staging folder locks it, so that the folders of killed processes can be told apart.
+The process that writes into a staging folder locks it, so that folders of killed processes are recognised. Graphs have
+fields for a mark of this package; files of weights get a mark after the weights, which readers do not reach. Only files
+with a mark are ever replaced.
 """
 
 import contextlib
@@ -15,23 +17,21 @@ from keras_vit.checks import with_parameters
 from keras_vit.files import PREFIX, FileKindError, flush, flush_folder, locked, open_regular, unlock
 
 _PREFIX = f"{PREFIX}export-"
-_OLD = ".old"  # what was at the place of a file, until the end
+_OLD = ".old"  # the replaced file, until the end
 _MARK = b"\nweights written by keras_vit\n"
 
 
 @contextlib.contextmanager
 def staging(parent: Path) -> Iterator[Path]:
-    """A new folder below `parent`, removed at the end with all that is still in it; folders of killed exports are
-    removed first.
+    """A new folder below `parent`, removed at the end with its content; folders of killed exports are removed first.
 
     Args:
-        parent: folder on the file system of the result. It is made with those above it, and removed with them if it
-            stays empty.
+        parent: folder on the file system of the result. It is made if needed, and removed again if it stays empty.
     """
     made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        sweep(parent)
+        remove_stale_folders(parent)
         with _new_folder(parent) as place:
             yield place
     finally:
@@ -45,7 +45,7 @@ def _new_folder(parent: Path) -> Iterator[Path]:
     """A locked folder, until the end."""
     while True:
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        with contextlib.suppress(BlockingIOError):  # another export sweeps it, or has, as it was not locked yet
+        with contextlib.suppress(BlockingIOError):  # another export removes it, since it was not locked yet
             lock = locked(place)
             if place.exists():
                 break
@@ -57,8 +57,8 @@ def _new_folder(parent: Path) -> Iterator[Path]:
         unlock(lock)
 
 
-def sweep(parent: Path) -> None:
-    """Removes the staging folders that nobody has locked, which killed exports left."""
+def remove_stale_folders(parent: Path) -> None:
+    """Removes staging folders without a lock, which killed exports left."""
     for entry in os.scandir(parent):
         named = re.fullmatch(re.escape(_PREFIX) + "[a-z0-9_]{8}", entry.name)  # as `mkdtemp` names it
         if not named or not entry.is_dir(follow_symlinks=False):
@@ -71,24 +71,23 @@ def sweep(parent: Path) -> None:
 
 
 def publish_files(place: Path, path: Path, is_own_file: Callable[[Path], bool] | None) -> None:
-    """Moves all files of the staging folder beside `path`; the file at `path` comes last, after those that it refers
-    to.
+    """Moves all files of the staging folder into the folder of `path`; the file at `path` comes last.
 
-    If a file that it refers to is replaced, the old file at `path` is removed before. So at every moment there are the
-    old files, the new ones, or nothing at `path`, and never some of each.
+    If a file that it refers to is replaced, the old file at `path` is removed first. So at every moment there are the
+    old files, the new ones, or nothing at `path`, never a mixture.
 
     Args:
         place: the staging folder, with a file of the name of `path` in it.
         path: where that file goes.
-        is_own_file: whether a file that is there may be replaced; `None` if none may.
+        is_own_file: whether an existing file may be replaced; `None` if none may.
 
     Raises:
-        FileExistsError: if one is there and shall not be; nothing is moved then.
+        FileExistsError: if a file may not be replaced; nothing is moved then.
     """
     files = sorted(place.iterdir(), key=lambda file: file.name == path.name)
     for file in files:
         flush(file)
-    lock = locked(path.parent, wait=True)  # of two exports, the files of one come before those of the other
+    lock = locked(path.parent, wait=True)  # two exports publish one after the other
     try:
         for file in files:
             check_absent(path.with_name(file.name), is_own_file)
@@ -106,21 +105,21 @@ def _move(files: Sequence[Path], path: Path, old: Path) -> None:
             os.replace(file, path.with_name(file.name))
         except OSError:
             if file is files[0] and old.exists():
-                os.replace(old, path)  # beside what it refers to, as before
+                os.replace(old, path)  # the old files are complete again
             raise
         flush_folder(path.parent)
 
 
 def check_absent(path: Path, is_own_file: Callable[[Path], bool] | None) -> None:
-    """Raises if something is at `path` that shall stay.
+    """Raises if something is at `path` that may not be replaced.
 
     Args:
         path: of a file to be.
-        is_own_file: whether a file was written by an export, and may be replaced; `None` if none may.
+        is_own_file: whether an export wrote the file, so that it may be replaced; `None` if none may.
     """
     if path.is_dir():
         raise FileExistsError(f"a folder is at {path}, where a file is to go. Pass another path.")
-    if not os.path.lexists(path):  # nor a link that leads nowhere
+    if not os.path.lexists(path):  # a broken link exists too
         return
     if is_own_file is None:
         raise with_parameters(
@@ -137,10 +136,10 @@ def check_absent(path: Path, is_own_file: Callable[[Path], bool] | None) -> None
 
 
 def check_served(folder: Path) -> None:
-    """Raises for a folder of something else than a served model.
+    """Raises for a folder of other files than a served model.
 
     Raises:
-        FileExistsError: if it holds files, and no version of a SavedModel among them. Hidden ones do not count.
+        FileExistsError: if it holds files but no version of a SavedModel. Hidden files do not count.
     """
     names = [entry.name for entry in folder.iterdir() if not entry.name.startswith(".")] if folder.is_dir() else []
     if names and not any(name.isdecimal() and (folder / name / "saved_model.pb").is_file() for name in names):
@@ -176,7 +175,7 @@ def publish_version(place: Path, folder: Path) -> Path:
 
 
 def publish_absent(place: Path, folder: Path) -> None:
-    """Moves files to a folder, but for those that are there: they may have been edited.
+    """Moves files to a folder, except those that exist there: they may have been edited.
 
     Args:
         place: the staging folder.
@@ -188,19 +187,19 @@ def publish_absent(place: Path, folder: Path) -> None:
             os.replace(file, target)
 
 
-def sign(file: Path) -> None:
-    """Puts the mark behind the weights in a file."""
+def write_mark(file: Path) -> None:
+    """Appends the mark to a file of weights."""
     with open(file, "ab") as opened:
         opened.write(_MARK)
 
 
-def is_signed(file: Path) -> bool:
+def has_mark(file: Path) -> bool:
     """Whether a file ends in the mark."""
     return read_tail(file, len(_MARK)) == _MARK
 
 
 def read_tail(file: Path, size: int) -> bytes:
-    """The last bytes of a regular file; none of anything else, and of what cannot be read."""
+    """The last bytes of a regular file; empty for others, and if it cannot be read."""
     try:
         with open_regular(file) as opened:
             opened.seek(max(opened.seek(0, os.SEEK_END) - size, 0))

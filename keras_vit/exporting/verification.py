@@ -1,8 +1,8 @@
-"""Whether a file computes what the model computes: both get the same real photos, in batches of several sizes.
+"""Compares a file with the model: both get the same real photos, in batches of several sizes.
 
-In float32 the bounds are those of the promise. Other precisions round each number to 8 to 11 bits, and their bounds are
-shares of the deviation of the model's own numbers. Scores are judged by their logits, since scores do not differ where
-a softmax saturates. A probability differs by at most half of what its logits differ by.
+In float32 the bounds are absolute, as the README promises. Other precisions round each number to 8 to 11 bits; their
+bounds are shares of the standard deviation of the model's numbers. Scores have half the bounds of their logits: a
+probability differs by at most half as much, and not at all where a softmax saturates.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from keras_vit.annotations import Pair, Tensor
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.exporting.budget import max_repeats, photos_at_once, trim_memory
 from keras_vit.exporting.report import Drift, ExportError, Runtime
-from keras_vit.exporting.sample_photos import resized
+from keras_vit.exporting.sample_photos import resize_photos
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.outputs import inference_model
@@ -26,12 +26,12 @@ from keras_vit.model.outputs import inference_model
 Answers: TypeAlias = Mapping[str, np.ndarray]  # by the name of the output
 
 BATCHES = (1, 2, 5, 8)
-# Largest and mean difference. In float32 they are absolute, or shares of the largest number where that is above 1.
-# A deep hybrid's own float32 is 8e-6 from float64.
+# Largest and mean difference. In float32 absolute, or shares of the largest number where that is above 1. A deep
+# hybrid's own float32 differs by 8e-6 from float64.
 _FLOAT32 = (1e-5, 1e-5)
 _SHARES = {"bfloat16": (0.25, 0.05), "float16": (0.05, 0.01), "int8": (1.0, 0.1)}
-_FLOOR = 1e-3  # of a deviation, for what is nearly constant, as scores of a zero-initialised head
-_MOST_PATCHES = 14  # along a side that may have any length: attention costs their number's fourth power
+_FLOOR = 1e-3  # of a deviation, for nearly constant outputs, as scores of a zero-initialised head
+_MAX_PATCHES = 14  # along a side of any length: attention costs the fourth power of their number
 REPEATS = 7  # of a timed call, at most
 
 
@@ -58,7 +58,7 @@ def verify(model: ImageModel, runtime: Runtime, photos: Sequence[np.ndarray], sp
         model: a `VisionTransformer` in float32, or one that was quantised before.
         runtime: the `Runtime` of the file.
         photos: arrays uint8 `(H, W, C)`, of any sizes.
-        spec: what the file was written from.
+        spec: the `ExportSpec` of the file.
 
     Raises:
         ValueError: if the model's own numbers are not finite.
@@ -67,17 +67,17 @@ def verify(model: ImageModel, runtime: Runtime, photos: Sequence[np.ndarray], sp
     reference = Reference(model, spec.activation, runtime.prepares)
     run = _Timed(runtime.run)
     drift, agreement = compare(model, reference, dataclasses.replace(runtime, run=run), photos, spec)
-    one = resized(photos[:1], image_size(model))
+    one = resize_photos(photos[:1], image_size(model))
     repeats = max_repeats(model, one.shape[1:3], REPEATS)
-    if repeats == 1:  # B/16 at 1,024 pixels takes 15 s and holds 1.7 GB for a photo, so the comparison is the time
+    if repeats == 1:  # B/16 at 1,024 pixels takes 15 s and 1.7 GB for a photo, so the comparison is timed
         return Verification(len(photos), drift, agreement, run.seconds, reference.network.seconds)
     answer = runtime.answer or runtime.run
-    seconds = median_seconds(lambda: _asked(answer, one), lambda: reference.run(one), repeats=repeats)
+    seconds = median_seconds(lambda: _run(answer, one), lambda: reference.run(one), repeats=repeats)
     return Verification(len(photos), drift, agreement, *seconds)
 
 
 class _Timed:
-    """A call that takes photos, and how long its last one took for each."""
+    """A function of photos, and the time for each photo in its last call."""
 
     def __init__(self, call: Callable[[Any], Answers]) -> None:
         self.call, self.seconds = call, 0.0
@@ -92,40 +92,40 @@ class _Timed:
 def compare(
     model: ImageModel, reference: "Reference", runtime: Runtime, photos: Sequence[np.ndarray], spec: ExportSpec
 ) -> tuple[tuple[Drift, ...], float | None]:
-    """How far a runtime is from the model: a `Drift` for each output, and the share of the best classes that agree.
+    """A `Drift` for each output of a runtime, and the share of photos whose best class is the model's.
 
     Args:
         model: as `verify` takes it.
         reference: the `Reference` of the model.
         runtime: the `Runtime` to compare.
         photos: arrays uint8 `(H, W, C)`, of any sizes.
-        spec: what the runtime's file was written from.
+        spec: the `ExportSpec` of the runtime's file.
 
     Raises:
         ValueError: if the model's own numbers are not finite.
         ExportError: if the runtime fails on a photo.
     """
-    groups = [resized(group, size) for group, size in _groups(model, photos)]
+    groups = [resize_photos(group, size) for group, size in _size_groups(model, photos)]
     fitting = [photos_at_once(model, pixels.shape[1:3]) for pixels in groups]
     trim_memory(model, groups[0].shape[1:3])  # of the conversion
     spec = dataclasses.replace(spec, max_batch=min(spec.max_batch, *fitting))
-    # The runtime comes first: of B/16 at 1,024 pixels it gives 1.7 GB back, and TensorFlow keeps its 0.8 GB.
-    found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels, spec)])
+    # The runtime runs first: for B/16 at 1,024 pixels it frees 1.7 GB, while TensorFlow keeps 0.8 GB.
+    found = _concatenate([answers for pixels in groups for answers in _run_batches(runtime.run, pixels, spec)])
     trim_memory(model, groups[0].shape[1:3])  # of the runtime
-    wanted = _joined([reference.answers(pixels, most) for pixels, most in zip(groups, fitting, strict=True)])
-    _check_finite(wanted, model)
-    drift = _drifts(wanted, found, spec.precision)
+    expected = _concatenate([reference.answers(pixels, most) for pixels, most in zip(groups, fitting, strict=True)])
+    _check_finite(expected, model)
+    drift = _drifts(expected, found, spec.precision)
     if runtime.photos is not None and model.preprocessing.resize != "none":
         drift += _drifts_of_files(reference, runtime.photos, photos, spec)
-    return tuple(drift), _agreement(wanted, found) if model.output_spec.classifies else None
+    return tuple(drift), _agreement(expected, found) if model.output_spec.classifies else None
 
 
 def image_size(model: ImageModel) -> tuple[int, int]:
-    """`(H, W)` of the images to compare with: the model's own, or any that its patches tile."""
+    """`(H, W)` of the images to compare on: the model's, or a size that its patches tile."""
     height, width = model.input_shape[1:3]
     step = model.config.stride
-    usual = min(max(round(DEFAULT_IMAGE_SIZE / step), 1), _MOST_PATCHES) * step
-    return height or usual, width or usual + step  # not square, so that sides cannot be mistaken
+    usual = min(max(round(DEFAULT_IMAGE_SIZE / step), 1), _MAX_PATCHES) * step
+    return height or usual, width or usual + step  # not square, so that swapped sides are noticed
 
 
 def _check_finite(answers: Answers, model: ImageModel) -> None:
@@ -136,8 +136,8 @@ def _check_finite(answers: Answers, model: ImageModel) -> None:
         )
 
 
-def _groups(model: ImageModel, photos: Sequence[np.ndarray]) -> list[tuple[Sequence[np.ndarray], Pair]]:
-    """Photos with a size each: where sides may be any, a part of the photos gets other ones."""
+def _size_groups(model: ImageModel, photos: Sequence[np.ndarray]) -> list[tuple[Sequence[np.ndarray], Pair]]:
+    """Groups of photos with a size each: a model for any size is compared at two."""
     size, step = image_size(model), model.config.stride
     if None not in model.input_shape[1:3]:
         return [(photos, size)]
@@ -146,9 +146,9 @@ def _groups(model: ImageModel, photos: Sequence[np.ndarray]) -> list[tuple[Seque
 
 
 class Reference:
-    """The Keras model as a function from pixels to its answers, all in float32.
+    """The Keras model as a function from pixels to its outputs in float32.
 
-    Tracing takes B/16 a second, and saves a tenth of one for each photo.
+    Tracing B/16 takes a second, and saves a tenth of a second for each photo.
     """
 
     def __init__(self, model: ImageModel, activation: str, prepares: bool = False, traced: bool = True) -> None:
@@ -162,29 +162,29 @@ class Reference:
         call: Any = functools.partial(network, training=False)
         if traced:
             images = tf.TensorSpec(model.inputs[0].shape, tf.float32)
-            call = tf.function(call).get_concrete_function(images)  # which never warns that it is traced too often
+            call = tf.function(call).get_concrete_function(images)  # never warns of too many traces
         self.network = _Timed(call)
 
     def run(self, pixels: np.ndarray) -> dict[str, np.ndarray]:
         """`features`, and `logits` and `scores` if there are any, of uint8 `(B, H, W, C)` at the model's size."""
         if self.prepares:
-            return self.of_prepared(np.asarray(self.preprocessing(pixels)))
+            return self.run_prepared(np.asarray(self.preprocessing(pixels)))
         from keras_vit.images.preprocessing import preprocess_input
 
-        return self.of_prepared(preprocess_input(pixels, self.preprocessing))
+        return self.run_prepared(preprocess_input(pixels, self.preprocessing))
 
     def answers(self, pixels: np.ndarray, most: int) -> dict[str, np.ndarray]:
-        """What `run` gives, computed in batches of at most so many; the last pixels' answers are kept.
+        """The outputs of `run`, in batches of at most `most`; those of the last pixels are kept.
 
-        All runtimes are compared on the same photos, and those of a large model take seconds each.
+        All runtimes are compared on the same photos, and a large model takes seconds for each.
         """
         if self._last is None or not np.array_equal(self._last[0], pixels):
             parts = [self.run(pixels[start : start + most]) for start in range(0, len(pixels), most)]
-            self._last = pixels, dict(_joined(parts))
+            self._last = pixels, dict(_concatenate(parts))
         return self._last[1]
 
-    def of_prepared(self, images: Tensor) -> dict[str, np.ndarray]:
-        """What `run` gives, for floats that the model takes as they are."""
+    def run_prepared(self, images: Tensor) -> dict[str, np.ndarray]:
+        """The outputs of `run`, for floats that are prepared already."""
         import tensorflow as tf
 
         found = {name: tf.cast(tensor, tf.float32) for name, tensor in self.network(tf.constant(images)).items()}
@@ -193,20 +193,20 @@ class Reference:
         return {name: tensor.numpy() for name, tensor in found.items()}
 
 
-def _in_batches(run: Callable[[np.ndarray], Answers], pixels: np.ndarray, spec: ExportSpec) -> list[Answers]:
+def _run_batches(run: Callable[[np.ndarray], Answers], pixels: np.ndarray, spec: ExportSpec) -> list[Answers]:
     parts, start, turn = [], 0, 0
     while start < len(pixels):
         size = min(BATCHES[turn % len(BATCHES)], spec.max_batch)
-        parts.append(_asked(run, pixels[start : start + size]))
+        parts.append(_run(run, pixels[start : start + size]))
         start, turn = start + size, turn + 1
     return parts
 
 
-def _asked(call: Callable[[Any], Answers], given: Any) -> Answers:
-    """The answers of a runtime; raises an `ExportError` where it fails."""
+def _run(call: Callable[[Any], Answers], given: Any) -> Answers:
+    """The outputs of a runtime; raises an `ExportError` if it fails."""
     try:
         return call(given)
-    except (ImportError, MemoryError):  # the machine's fault
+    except (ImportError, MemoryError):  # no fault of the file
         raise
     except Exception as error:  # runtimes raise classes of their own
         raise ExportError(
@@ -215,8 +215,8 @@ def _asked(call: Callable[[Any], Answers], given: Any) -> Answers:
         ) from error
 
 
-def _joined(parts: Iterable[Answers]) -> Answers:
-    """Batches of answers as one; without an output that one of them lacks, or whose batches do not fit together."""
+def _concatenate(parts: Iterable[Answers]) -> Answers:
+    """Outputs of all batches, without those that a batch lacks or whose shapes differ."""
     joined = {}
     for name in set.intersection(*(set(part) for part in parts)):
         arrays = [np.asarray(part[name]) for part in parts]
@@ -228,16 +228,15 @@ def _joined(parts: Iterable[Answers]) -> Answers:
 def _drifts_of_files(
     reference: Reference, of_files: Callable[[list[bytes]], Answers], photos: Sequence[np.ndarray], spec: ExportSpec
 ) -> list[Drift]:
-    """A `Drift` of each output for whole files, compared with photos that were prepared one by one outside the
-    graph."""
+    """A `Drift` of each output for photos as files, compared with photos prepared one by one outside the graph."""
     pairs = [pair for photo in photos if (pair := _within_limits(photo, spec)) is not None]
     if not pairs:
         return []
-    answers = [reference.of_prepared(np.asarray(reference.preprocessing(photo[None]))) for photo, _ in pairs]
-    wanted = _joined(answers)
+    answers = [reference.run_prepared(np.asarray(reference.preprocessing(photo[None]))) for photo, _ in pairs]
+    wanted = _concatenate(answers)
     files = [file for _, file in pairs]
     starts = range(0, len(files), spec.max_batch)
-    found = _joined([_asked(of_files, files[start : start + spec.max_batch]) for start in starts])
+    found = _concatenate([_run(of_files, files[start : start + spec.max_batch]) for start in starts])
     if any(status not in ("ok", b"ok") for status in np.asarray(found["status"]).tolist()):
         found = {}
     drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, spec.precision)
@@ -245,7 +244,7 @@ def _drifts_of_files(
 
 
 def _within_limits(photo: np.ndarray, spec: ExportSpec) -> tuple[np.ndarray, bytes] | None:
-    """A photo and its PNG, halved until the SavedModel takes it; `None` if it never would."""
+    """A photo and its PNG, halved until it is within the limits; `None` if no size is."""
     import tensorflow as tf
 
     while min(photo.shape[:2]) > 1:
@@ -266,7 +265,7 @@ def _drifts(wanted: Answers, found: Mapping[str, np.ndarray | None], precision: 
 
 
 def _bounds(wanted: np.ndarray, precision: str) -> list[float]:
-    """What the largest and the mean difference from these numbers may be."""
+    """Bounds of the largest and the mean difference from these numbers."""
     if precision == "float32":
         return [bound * max(1.0, float(np.abs(wanted).max())) for bound in _FLOAT32]
     return [share * max(_FLOOR, float(wanted.std())) for share in _SHARES[precision]]
@@ -281,15 +280,15 @@ def _drift(output: str, wanted: np.ndarray, found: np.ndarray | None, bounds: Se
 
 
 def _agreement(wanted: Answers, found: Answers) -> float:
-    """Share of the best classes that are the same."""
-    ours, theirs = wanted["scores"], found.get("scores")
-    if theirs is None or ours.shape != theirs.shape:
+    """Share of the photos whose best class is the same."""
+    expected, scores = wanted["scores"], found.get("scores")
+    if scores is None or expected.shape != scores.shape:
         return 0.0
-    return float((ours.argmax(axis=-1) == theirs.argmax(axis=-1)).mean())
+    return float((expected.argmax(axis=-1) == scores.argmax(axis=-1)).mean())
 
 
 def median_seconds(*calls: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, ...]:
-    """The median time of each call, taken in turn, so that what else the machine does slows all of them."""
+    """The median time of each call. They are called in turn, so that other load slows all of them."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats):
         for call, taken in zip(calls, times, strict=True):

@@ -10,7 +10,7 @@ import keras
 
 from keras_vit.checks import ArgumentError
 from keras_vit.config.recipes import Recipe
-from keras_vit.exporting.report import size_of
+from keras_vit.files import disk_size
 from keras_vit.pages.formatting import format_facts, printable
 from keras_vit.runs.own_files import BEST, CHECKPOINTS, LAST
 from keras_vit.runs.preparation import num_parameters
@@ -66,5 +66,5 @@ def _needed(folder: Path, model: keras.Model, recipe: Recipe) -> dict[Path, int]
         place = next(each for each in (place, *place.absolute().parents) if each.exists())
         disk = os.stat(place).st_dev
         places.setdefault(disk, place)
-        needed[disk] += size - sum(map(size_of, there))
+        needed[disk] += size - sum(map(disk_size, there))
     return {place: max(needed[disk], 0) for disk, place in places.items()}

@@ -13,7 +13,7 @@ from keras_vit.config.recipes import Recipe
 from keras_vit.config.variants import ResNetConfig
 from keras_vit.config.vit import RECORDS
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.exporting.staging import sweep
+from keras_vit.exporting.staging import remove_stale_folders
 from keras_vit.files import remove_partial_files
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.runs.finished_runs import ELSEWHERE
@@ -219,7 +219,7 @@ def _kinds_of(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def sweep_leftovers(run: RunDirectory) -> None:
     """Removes what killed processes left in a run's folder, which this process alone writes to."""
     remove_partial_files(run.path)
-    sweep(run.path)
+    remove_stale_folders(run.path)
     (run.path / FAILURE).unlink(missing_ok=True)
 
 

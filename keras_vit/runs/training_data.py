@@ -5,8 +5,8 @@ from typing import Any
 
 from keras_vit.data.opening import open_source
 from keras_vit.data.source import Source, fingerprint
-from keras_vit.exporting.export import FEWEST_PHOTOS, MOST_PHOTOS
-from keras_vit.exporting.sample_photos import STAND_INS, Photos
+from keras_vit.exporting.export import MAX_PHOTOS, MIN_PHOTOS
+from keras_vit.exporting.sample_photos import SAMPLE_PHOTOS, Photos
 from keras_vit.runs.saved_runs import RunFacts
 
 
@@ -38,19 +38,19 @@ def calibration_photos(run: RunFacts) -> tuple[Photos, str]:
         run: facts of the run; those of no run for a model without one.
     """
     if run.data is None:
-        return None, STAND_INS
+        return None, SAMPLE_PHOTOS
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of bad files, of which the training has told
             source = open_source(run.data, seed=run.seed, targets=run.task.targets())
         if has_changed(run, source):
-            return None, f"{STAND_INS}, as the run's data, {run.data}, have changed since"
-        photos = _as_trained(run, source).split("train").sample(MOST_PHOTOS)
+            return None, f"{SAMPLE_PHOTOS}, as the run's data, {run.data}, have changed since"
+        photos = _as_trained(run, source).split("train").sample(MAX_PHOTOS)
     except (ValueError, TypeError, OSError, ImportError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        return None, f"{STAND_INS}, as the run's data, {run.data}, cannot be read: {reason}"
-    if len(photos) < FEWEST_PHOTOS:
-        return None, f"{STAND_INS}, as {source.name} has {len(photos)} to train on and it takes {FEWEST_PHOTOS}"
+        return None, f"{SAMPLE_PHOTOS}, as the run's data, {run.data}, cannot be read: {reason}"
+    if len(photos) < MIN_PHOTOS:
+        return None, f"{SAMPLE_PHOTOS}, as {source.name} has {len(photos)} to train on and it takes {MIN_PHOTOS}"
     return photos, f"{len(photos)} training images of {source.name}"
 
 

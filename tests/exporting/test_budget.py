@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.exporting import budget, verification
 from keras_vit.exporting.budget import max_repeats, photos_at_once
-from keras_vit.exporting.export import photos_for
+from keras_vit.exporting.export import select_photos
 from keras_vit.exporting.report import Runtime
 
 
@@ -52,9 +52,9 @@ def test_no_batch_is_larger_than_memory_allows(monkeypatch):
 
 def test_photos_are_resized_for_calibration_alone():
     model = make_tiny(num_layers=1)
-    compared, others = photos_for(None, model, False, "onnx")
+    compared, others = select_photos(None, model, False, "onnx")
     assert (len(compared), others.shape) == (16, (4, 20, 28, 3))
-    assert len(photos_for(None, model, True, "openvino")[1]) == 64
+    assert len(select_photos(None, model, True, "openvino")[1]) == 64
 
 
 def test_slow_model_is_timed_once_and_one_engine_kept(monkeypatch):

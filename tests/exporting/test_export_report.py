@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from keras_vit.exporting.engines.engine import EngineReport
-from keras_vit.exporting.report import Drift, ExportReport, size_of
+from keras_vit.exporting.report import Drift, ExportReport
+from keras_vit.files import disk_size
 
 DRIFTS = (
     Drift("logits", 0.25, 0.0625, 1.5, 0.5, 0.125),
@@ -109,7 +110,7 @@ def test_size_is_that_of_all_files_below(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "one").write_bytes(bytes(7))
     (tmp_path / "a" / "b" / "two").write_bytes(bytes(11))
-    assert (size_of(tmp_path), size_of(tmp_path / "a" / "one")) == (18, 7)
+    assert (disk_size(tmp_path), disk_size(tmp_path / "a" / "one")) == (18, 7)
 
 
 @pytest.mark.parametrize("name", ["report.json", "report.md"])

@@ -44,7 +44,7 @@ class Clock:
         def run(images):
             self.now += self.cost[engine]
             self.sizes.append(len(images))
-            answers = self.reference.of_prepared(images)
+            answers = self.reference.run_prepared(images)
             return answers | {"logits": answers["logits"] + np.float32(self.spoil.get(engine, 0))}
 
         return Runtime(f"fake {engine}", run)
@@ -192,11 +192,11 @@ def test_command_predicts_in_an_engine_and_says_in_which(run, file, photos):
 def test_command_opens_an_engine_with_photos_of_the_user(run, file, photos, monkeypatch, command):
     seen = []
 
-    def photos_for(given, *of_model):
+    def select_photos(given, *of_model):
         seen.append(given)
         return PHOTOS, np.stack([np.zeros((20, 28, 3), "uint8")] * len(PHOTOS))
 
-    monkeypatch.setattr(module, "photos_for", photos_for)
+    monkeypatch.setattr(module, "select_photos", select_photos)
     asked = {"predict": (photos / "disc" / "0.jpg", "--model", file), "evaluate": (file, "--data", photos)}
     code, _, error = run(command, *asked[command], "--engine", "tensorflow", "--images", photos)
     assert (code, error) == (0, [])

@@ -86,7 +86,7 @@ def test_twin_computes_what_the_model_computes(case):
     model, (_, norms, queries) = model_of(case), CASES[case]
     before = [weight.numpy().copy() for weight in model.weights]
     for bare in (True, False):
-        copy, folds = folding.folded(model, bare)
+        copy, folds = folding.fold(model, bare)
         assert furthest(model, copy) < NEAR
         assert (folds.norms, folds.queries) == (norms, queries)
     told = f"gain and shift of {norms} LayerNorms, scale of {queries} queries"
@@ -96,12 +96,12 @@ def test_twin_computes_what_the_model_computes(case):
 
 def test_features_alone_keep_their_gain_and_shift():
     model = model_of("token", classes=None, include_top=False)
-    assert furthest(model, folding.folded(model)[0]) < NEAR
+    assert furthest(model, folding.fold(model)[0]) < NEAR
 
 
 def test_last_norm_stays_where_features_are_read_from_it():
     for case, stays in (("token", True), ("gap", True), ("distilled", True), ("map", False), ("pre_logits", False)):
-        copy, _ = folding.folded(model_of(case))
+        copy, _ = folding.fold(model_of(case))
         assert (copy.get_layer("encoder_norm").gamma is not None) is stays
 
 
@@ -124,12 +124,12 @@ WRONG = {
 def test_wrong_fold_is_seen(wrong, monkeypatch):
     monkeypatch.setattr(folding, "behind", WRONG[wrong])
     model = model_of("token")
-    assert furthest(model, folding.folded(model)[0]) > 1000 * NEAR
+    assert furthest(model, folding.fold(model)[0]) > 1000 * NEAR
 
 
 def test_scale_of_queries_left_out_is_seen(monkeypatch):
     model = model_of("token")
-    copy, _ = folding.folded(model)
+    copy, _ = folding.fold(model)
     for attention in folding._attentions(copy):
         attention.query_scale = 0.5
     assert furthest(model, copy) > 1000 * NEAR
@@ -139,7 +139,7 @@ def test_lora_is_merged_first():
     model = model_of("token")
     keras_vit.add_lora(model, 2)
     striking(model)
-    copy, folds = folding.folded(in_precision(model, "float32"))
+    copy, folds = folding.fold(in_precision(model, "float32"))
     assert folds.norms == 4
     assert furthest(in_precision(model, "float32"), copy) < NEAR
 
@@ -148,7 +148,7 @@ def test_what_has_nothing_to_fold_stays_as_it_is():
     resnet = keras_vit.build_resnet(keras_vit.ResNetConfig((1, 1), 0.5), classes=3, input_shape=(32, 32, 3))
     quantised = in_precision(model_of("token"), "int8")
     for model in (resnet, quantised):
-        assert folding.folded(model) == (model, folding.Folds())
+        assert folding.fold(model) == (model, folding.Folds())
         assert str(folding.count_folds(make_job(model))) == "nothing"
         spec = make_job(model)
         assert folding.folded_spec(spec, FLOAT) == spec

@@ -307,7 +307,7 @@ def test_int8_is_for_dense_layers_and_the_patches_alone(file_of):
 @pytest.mark.parametrize("precision", ["float32", "int8"])  # which is made of floats
 def test_model_above_two_gigabytes_is_refused_before_it_is_converted(precision, tmp_path, monkeypatch):
     monkeypatch.setattr(litert, "MAX_BYTES", 10_000)
-    monkeypatch.setattr(litert, "_converted", None)
+    monkeypatch.setattr(litert, "_convert", None)
     with pytest.raises(ValueError, match=r"(?s)2 GB.*Received: .* in float32"):
         litert.write(make_job(precision=precision), tmp_path / "trees.tflite")
     assert not list(tmp_path.iterdir())

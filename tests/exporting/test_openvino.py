@@ -180,7 +180,7 @@ def test_openvino_is_told_the_precision_of_floats(precision, capable, told, monk
             raise RuntimeError("enough")
 
     monkeypatch.setattr(package, "Core", Core)
-    monkeypatch.setattr(openvino, "_network", lambda spec: None)
+    monkeypatch.setattr(openvino, "_convert", lambda spec: None)
     with pytest.raises(ExportError, match="enough"):
         openvino.compile_model(make_job(precision=precision), None)
     with pytest.raises(ExportError, match="enough"):

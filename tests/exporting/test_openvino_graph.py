@@ -33,12 +33,12 @@ def types(network):
 def test_model_says_the_same_in_fewer_steps(options, norms, layers, tmp_path, monkeypatch):
     spec = make_job(randomise(make_tiny(num_layers=2, **{"input_shape": (20, 28, 3)} | options)))
     function = pixel_function(folded_spec(spec, writer.FOLDS)).get_concrete_function()
-    with writer._unreported():  # its report to its maker would leave by a process of its own
+    with writer._without_telemetry():  # its report to its maker would leave by a process of its own
         network = openvino.convert_model(function)
-    found = [writer.join_norms(network), writer.keep_tokens(network)]
+    found = [writer.fuse_norms(network), writer.keep_token_shape(network)]
     assert found == [norms, layers]
     assert types(network).count("MVN") == norms
-    assert not writer.join_norms(network)
+    assert not writer.fuse_norms(network)
     monkeypatch.setattr(openvino, "convert_model", rewritten(openvino.convert_model))
     writer.write(spec, tmp_path / "model.xml")
     run = writer.open_runtime(tmp_path / "model.xml").run
@@ -73,7 +73,7 @@ def test_what_is_no_layer_norm_is_left_alone(changes):
     from openvino import opset13 as ops
 
     network = norm(ops, **changes)
-    assert writer.join_norms(network) == 0
+    assert writer.fuse_norms(network) == 0
     assert "MVN" not in types(network)
 
 
@@ -82,7 +82,7 @@ def test_layer_norm_keeps_its_numbers():
 
     network = norm(ops)
     before = answer(network)
-    assert writer.join_norms(network) == 1
+    assert writer.fuse_norms(network) == 1
     np.testing.assert_allclose(answer(network), before, atol=1e-6)
     centred = TOKENS - TOKENS.mean(-1, keepdims=True)
     np.testing.assert_allclose(before, centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6), atol=1e-5)
@@ -107,7 +107,7 @@ def test_dense_layers_keep_their_numbers():
 
     network = dense(ops, lambda rows: ops.gelu(rows, "erf"), transposed=True)
     before = answer(network)
-    assert writer.keep_tokens(network) == 1
+    assert writer.keep_token_shape(network) == 1
     network.validate_nodes_and_infer_types()
     np.testing.assert_allclose(answer(network), before, atol=1e-6)
 
@@ -133,4 +133,4 @@ def test_rows_that_something_looks_at_stay_rows(behind):
         network = openvino.Model([ops.reshape(rows, np.array([4, 1, 4]), False)], [x])
     else:
         network = dense(ops, lambda rows: behind(ops, rows))
-    assert writer.keep_tokens(network) == 0
+    assert writer.keep_token_shape(network) == 0

@@ -10,7 +10,7 @@ from conftest import make_tiny, numpy, run_python
 from exporting.served import make_job
 
 from keras_vit.exporting import folding as module
-from keras_vit.exporting.folding import assign, folded, unpooled_tensor
+from keras_vit.exporting.folding import assign, fold, unpooled_tensor
 from keras_vit.exporting.onnx_graph import _function
 
 
@@ -52,7 +52,7 @@ def test_memory_goes_with_the_variable(rooms):
 
 @pytest.mark.parametrize("fields", [{}, {"layer_scale": "both"}, {"norm": "rms"}], ids=str)
 def test_folded_copies_have_no_weight_in_the_pool(rooms, fields):
-    copy, folds = folded(make_tiny(num_layers=1, **fields))
+    copy, folds = fold(make_tiny(num_layers=1, **fields))
     assert folds.norms
     assert all(outside(weight, rooms) for weight in copy.weights if weight.dtype == "float32")
 
@@ -68,7 +68,7 @@ def test_weights_of_an_onnx_graph_are_no_arrays_while_it_is_made():
 KEEPS = """
 import keras_vit
 from keras_vit.exporting.budget import give_weights_back
-from keras_vit.exporting.folding import folded
+from keras_vit.exporting.folding import fold
 from keras_vit.model.precision import with_dtype
 
 def resident():
@@ -76,7 +76,7 @@ def resident():
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
 model = keras_vit.build("S/16", input_shape=(224, 224, 3))
-for copied in (lambda: folded(model)[0], lambda: with_dtype(model, "float32")):
+for copied in (lambda: fold(model)[0], lambda: with_dtype(model, "float32")):
     copy = copied()
     del copy
     give_weights_back(model)

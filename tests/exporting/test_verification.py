@@ -206,7 +206,7 @@ def photos_runtime(spec, spoil):
 
     def answer(files):
         pixels = [tf.io.decode_png(file).numpy() for file in files]
-        rows = [reference.of_prepared(np.asarray(spec.model.preprocessing(one[None]))) for one in pixels]
+        rows = [reference.run_prepared(np.asarray(spec.model.preprocessing(one[None]))) for one in pixels]
         found = {name: np.concatenate([row[name] for row in rows]) for name in ("scores", "features")}
         return spoil({**found, "status": np.array([b"ok"] * len(files), object)}, pixels)
 

@@ -199,11 +199,11 @@ def seen_by_engines(monkeypatch):
     """What engines are asked to compare on; then they fail."""
     seen = []
 
-    def photos_for(given, *of_model):
+    def select_photos(given, *of_model):
         seen.append(given)
         raise ValueError("enough seen")
 
-    monkeypatch.setattr(engines, "photos_for", photos_for)
+    monkeypatch.setattr(engines, "select_photos", select_photos)
     return seen
 
 

@@ -1,5 +1,5 @@
-"""A model's answers from the software that computes them fastest here, called as the model is called.
+"""Engines: a model computed by the software that is fastest here, called as the model is called.
 
-`accelerate` opens a model in an engine, as an export is opened, and compares its numbers with the model's. It deletes
-the file that an engine needs for that.
+`accelerate` opens a model in an engine and compares the outputs with the model's. Files for engines are temporary or in
+the cache.
 """

@@ -1,4 +1,4 @@
-"""One call from a model to the engine that answers for it: opened, compared with the model, timed."""
+"""`accelerate`, from a model to a compared and timed engine."""
 
 import contextlib
 import functools
@@ -23,11 +23,11 @@ from keras_vit.exporting.engines.runtimes import (
     open_engine,
     with_preprocessing,
 )
-from keras_vit.exporting.export import check_exportable, photos_for
+from keras_vit.exporting.export import check_exportable, select_photos
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, onnx
 from keras_vit.exporting.report import Drift, ExportError, Runtime
 from keras_vit.exporting.request import check_backend
-from keras_vit.exporting.sample_photos import Photos, resized
+from keras_vit.exporting.sample_photos import Photos, resize_photos
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.exporting.verification import REPEATS, Reference, compare, image_size, median_seconds
 from keras_vit.images.preprocessing import preprocess_input
@@ -36,7 +36,7 @@ from keras_vit.model.precision import in_precision, is_quantized
 
 # Peak memory of B/16 at 1,024 pixels: TensorFlow 2.2 GiB, OpenVINO 3.1; with XLA 3.9, with ONNX Runtime 6.2.
 _NOT_FOR_LARGE = ("xla", "onnxruntime")
-_TOO_LARGE = "of a model that takes seconds for an image it holds gigabytes more; name it as `engine` to measure it"
+_TOO_LARGE = "it takes gigabytes more for a model that needs seconds for an image; pass it as `engine` to measure it"
 
 
 def accelerate(
@@ -49,11 +49,11 @@ def accelerate(
     images: Photos = None,
     cache: FilePath | None = DEFAULT_CACHE,
 ) -> Engine:
-    """Opens a model in the software that computes it fastest here, and compares the answers with the model's.
+    """Opens a model in the software that computes it fastest here, and compares the outputs with the model's.
 
-    The converted network and the report are kept. The next call uses them if weights, config, preprocessing, arguments,
-    photos, versions and processor are the same. It computes one photo anew by the engine and the model, and holds the
-    largest difference to the same bound. `kept_on` of the report is then the day of the earlier call.
+    The converted network and the report are cached. The next call uses them if weights, config, preprocessing,
+    arguments, photos, versions and processor are the same. It compares one photo again, with the same bound. `kept_on`
+    of the report is then the day of the earlier call.
 
     Example:
         >>> engine = keras_vit.accelerate(model, "onnxruntime", cache=None)
@@ -62,34 +62,33 @@ def accelerate(
 
     Args:
         model: a `VisionTransformer` or `ResNet`; it is not changed.
-        engine: `"tensorflow"`, a graph of it; `"xla"`, compiled once for each number of images in a call, which takes
-            seconds; `"openvino"`; `"onnxruntime"`; or `"auto"` for the fastest of those that are installed, have the
-            precision and are within its bounds, measured in turn.
+        engine: `"tensorflow"`, a traced graph; `"xla"`, compiled for each batch size, which takes seconds;
+            `"openvino"`; `"onnxruntime"`; or `"auto"` for the fastest of those that are installed, have the precision
+            and are within its bounds, measured in turn.
         precision: `"float32"`; `"bfloat16"`, which ONNX Runtime lacks; or `"int8"` for dense layers. The bounds are
             those of `export`.
-        threads: that OpenVINO or ONNX Runtime compute with; by default their own choice.
-        batch_size: images of a call that is timed, as the engine will be used.
-        images: photos to compare on, as `export` takes them; by default parts of the two photos that scikit-learn
-            brings along. int8 of OpenVINO is calibrated on others of them, so it takes 32 photos or more.
-        cache: folder of what is kept, by default `engines` in the folder of downloaded weights, `KERAS_VIT_CACHE`. It
-            has at most 4 GB, or as many as `KERAS_VIT_ENGINES_GB` says. `None` keeps nothing and reads nothing. A model
-            with layers of a class of your own is not kept, since its code may change.
+        threads: of OpenVINO or ONNX Runtime; by default their own choice.
+        batch_size: images of a timed call.
+        images: photos to compare on, as `export` takes them; by default parts of two photos of scikit-learn. int8 of
+            OpenVINO is calibrated on others of them, so it needs at least 32.
+        cache: folder of the cache, by default `engines` in the folder of downloaded weights, `KERAS_VIT_CACHE`. Its
+            limit is 4 GB, or `KERAS_VIT_ENGINES_GB`. `None` neither reads nor writes. A model with layers of your own
+            classes is not cached, since their code may change.
 
     Returns:
-        An `Engine`, called as the model is; its `report` has what was measured. In float32 TensorFlow and XLA compute
-        with the model's own weights, so they follow it in training; others hold weights of their own.
+        An `Engine`, called as the model is; its `report` has the measurements. In float32 TensorFlow and XLA compute
+        with the model's own weights, so they follow its training; others have copies.
 
     Raises:
         TypeError: if `model` is neither of them, or for another value of the wrong type.
-        ValueError: for an engine, precision or number of threads that cannot be, or a model without one row for each
-            image.
+        ValueError: for an invalid engine, precision or number of threads, or a model without one row for each image.
         ImportError: if the engine's package is missing.
         RuntimeError: if Keras does not run on TensorFlow.
-        ExportError: if the engine does not take the model or is beyond the bounds; of `"auto"` if all are.
+        ExportError: if the engine does not take the model or exceeds the bounds; with `"auto"` if all do.
 
     Warns:
-        UserWarning: if nothing can be kept, as on a full disk or in a folder where others may write, or if what was
-            kept is damaged. The engine is made anew then.
+        UserWarning: if nothing can be cached, as on a full disk or in a folder where others may write, or if the cache
+            is damaged. The engine is then made anew.
     """
     check_choice("engine", engine, ENGINES)
     check_choice("precision", precision, ENGINE_PRECISIONS)
@@ -99,8 +98,8 @@ def accelerate(
     check_exportable(model)
     kept = open_cache(Request(model, engine, precision, threads, batch_size, images), cache)
     found = _Comparison(model, precision, threads, images, batch_size, kept)
-    if (again := found.again()) is not None:
-        return again
+    if (cached := found.open_cached()) is not None:
+        return cached
     if engine == "auto":
         found.add_all()
     else:
@@ -109,11 +108,11 @@ def accelerate(
 
 
 def write_engine(model: ImageModel, place: Path, precision: str = "float32") -> None:
-    """Writes a file that ONNX Runtime opens as `accelerate` does, for other processes: it takes prepared images.
+    """Writes a file with prepared images as input, for ONNX Runtime in other processes.
 
     Args:
         model: as `accelerate` takes it.
-        place: path of the new file; above 2 GB its data come beside it. It stays where this raises.
+        place: path of the new file; above 2 GB its weights get a second file. It stays if this raises.
         precision: `"float32"` or `"int8"`.
 
     Raises:
@@ -125,7 +124,7 @@ def write_engine(model: ImageModel, place: Path, precision: str = "float32") -> 
 
 
 class _Candidate(NamedTuple):
-    """An engine that computes what the model computes."""
+    """An engine that is within the bounds."""
 
     runtime: Runtime
     drift: tuple[Drift, ...]
@@ -133,12 +132,12 @@ class _Candidate(NamedTuple):
 
 
 class _Comparison:
-    """Engines that are opened with one model and compared with it, of which the fastest is taken.
+    """Engines of one model, compared with it; the fastest is chosen.
 
     Attributes:
         candidates: a `_Candidate` by the name of its engine.
-        left_out: by the name of an engine that cannot compute the model, the reason.
-        seconds: of one image, by the name of an engine, and of `"model"`.
+        left_out: the reason, by the name of an engine that cannot compute the model.
+        seconds: for one image, by the name of an engine, and of `"model"`.
     """
 
     def __init__(
@@ -165,15 +164,15 @@ class _Comparison:
     def reference(self) -> Reference:
         return Reference(self.original, _activation(self.model))
 
-    def again(self) -> Engine | None:
-        """The engine of an earlier call, if there is one, and it computes a photo as the model does now."""
+    def open_cached(self) -> Engine | None:
+        """The cached engine, if there is one and it computes a photo as the model does now."""
         found = self.cache and self.cache.get()
         if not self.cache or not found:
             return None
         report, photo = found
         spec = self._task(report.engine, photo[None])
         in_keras = engine_writer(report.engine) is None
-        with contextlib.suppress(ExportError):  # which is raised again where the engine is made anew
+        with contextlib.suppress(ExportError):  # raised again when the engine is made anew
             runtime = open_engine(report.engine, spec, self.threads) if in_keras else self.cache.open(report.engine)
             if runtime is None:
                 return None
@@ -181,7 +180,7 @@ class _Comparison:
             drift, _ = compare(
                 self.original, reference, with_preprocessing(runtime, self.model.preprocessing), [photo], spec
             )
-            bounds = {one.output: one.bound for one in report.drift}  # those of one photo can be narrower
+            bounds = {one.output: one.bound for one in report.drift}  # those of one photo are narrower
             if all(one.max_difference <= bounds.get(one.output, 0) for one in drift):
                 return Engine(self.model, runtime, report)
         warnings.warn("the engine is made anew, as the kept one does not compute what the model computes", stacklevel=3)
@@ -191,8 +190,8 @@ class _Comparison:
     def add_all(self) -> None:
         """Adds every engine that can compute the model; raises if none can.
 
-        Of a model that is timed once, one engine is open at a time, since all of them together would hold gigabytes;
-        the fastest is opened again.
+        With a slow model one engine is open at a time, since all together would take gigabytes; the fastest is opened
+        again.
         """
         is_large = self._repeats == 1
         if is_large:
@@ -204,16 +203,16 @@ class _Comparison:
             try:
                 check_available(engine, self.precision, self.threads, is_quantized(self.model))
             except (ImportError, ValueError) as error:
-                self.left_out[engine] = _in_one_line(error)
+                self.left_out[engine] = _one_line(error)
                 continue
             try:
                 self.add(engine)
                 if is_large:
                     self._time([engine])
                     del self.candidates[engine]
-                    gc.collect()  # graphs refer to themselves, and hold what they computed in
+                    gc.collect()  # graphs are reference cycles, and hold their memory
             except ExportError as error:
-                self.left_out[engine] = _in_one_line(error)
+                self.left_out[engine] = _one_line(error)
         timed = [engine for engine in ALL if engine in self.seconds]
         if timed:
             self.add(min(timed, key=self.seconds.__getitem__))
@@ -224,7 +223,7 @@ class _Comparison:
             )
 
     def add(self, engine: str) -> None:
-        """Opens an engine and compares it; raises if that cannot be, or it is beyond its bounds."""
+        """Opens an engine and compares it; raises if that fails or it exceeds the bounds."""
         check_available(engine, self.precision, self.threads, is_quantized(self.model))
         photos, calibration = self._photos(engine)
         spec = self._task(engine, calibration)
@@ -241,7 +240,7 @@ class _Comparison:
             self._compare(engine, open_engine(engine, spec, self.threads, store), photos, spec)
 
     def write(self, place: Path) -> None:
-        """Writes the file that ONNX Runtime opens for prepared images, and compares it; it stays in any case."""
+        """Writes the file of `write_engine`, and compares it; it stays in any case."""
         check_available("onnxruntime", self.precision, self.threads, is_quantized(self.model))
         photos, calibration = self._photos("onnxruntime")
         spec = self._task("onnxruntime", calibration)
@@ -251,7 +250,7 @@ class _Comparison:
     def _compare(self, engine: str, runtime: Runtime, photos: list[np.ndarray], spec: ExportSpec) -> None:
         on_pixels = with_preprocessing(runtime, self.model.preprocessing)
         drift, agreement = compare(self.original, self.reference, on_pixels, photos, spec)
-        if beyond := [_beyond(one) for one in drift if not one.within]:
+        if beyond := [_excess(one) for one in drift if not one.within]:
             raise with_parameters(
                 ExportError(
                     "an engine must compute what the model computes, within the bounds of its precision.\n"
@@ -288,12 +287,12 @@ class _Comparison:
     def _time(self, names: list[str]) -> None:
         """Times engines, or the model, in turn."""
         photos, _ = self._photos("tensorflow")
-        pixels = resized((photos * self.batch_size)[: self.batch_size], image_size(self.model))
+        pixels = resize_photos((photos * self.batch_size)[: self.batch_size], image_size(self.model))
         images = preprocess_input(pixels, self.model.preprocessing)
-        runs = [self.reference.of_prepared if n == "model" else self.candidates[n].runtime.run for n in names]
+        runs = [self.reference.run_prepared if n == "model" else self.candidates[n].runtime.run for n in names]
         if self._repeats > 1 or self.batch_size > 1:
             for run in runs:
-                run(images)  # which may compile; one photo at once was computed by the comparison
+                run(images)  # may compile; the comparison did so for one photo
         times = median_seconds(*(functools.partial(run, images) for run in runs), repeats=self._repeats)
         self.seconds |= {name: time / self.batch_size for name, time in zip(names, times, strict=True)}
 
@@ -303,8 +302,8 @@ class _Comparison:
         return max_repeats(self.model, image_size(self.model), REPEATS)
 
     def _photos(self, engine: str) -> tuple[list[np.ndarray], np.ndarray]:
-        """Those to compare on, and those to calibrate on."""
-        return photos_for(self.images, self.model, is_calibrated(engine, self.precision), engine)
+        """Photos to compare on, and photos to calibrate on."""
+        return select_photos(self.images, self.model, is_calibrated(engine, self.precision), engine)
 
     def _task(self, engine: str, calibration: np.ndarray) -> ExportSpec:
         in_keras = engine_writer(engine) is None
@@ -326,14 +325,14 @@ class _Comparison:
 
 
 def _activation(model: ImageModel) -> str:
-    """Name of the activation that makes the scores which are compared."""
+    """Name of the activation from logits to the scores that are compared."""
     return "softmax" if model.output_spec.kind == "logits" else "none"
 
 
-def _beyond(drift: Drift) -> str:
+def _excess(drift: Drift) -> str:
     found, allowed = (drift.max_difference, drift.mean_difference), (drift.bound, drift.mean_bound)
     return "{} differ by {:.2g} ({:.2g} in the mean), and may by {:.2g} ({:.2g})".format(drift.output, *found, *allowed)
 
 
-def _in_one_line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())

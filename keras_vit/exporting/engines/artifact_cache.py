@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-from keras_vit.exporting.staging import staging, sweep
-from keras_vit.files import atomic_write, flush, json_object, private_dir, read_head, read_regular
+from keras_vit.exporting.staging import remove_stale_folders, staging
+from keras_vit.files import atomic_write, disk_size, flush, json_object, private_dir, read_head, read_regular
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.download.remote import megabytes
 
@@ -69,7 +69,7 @@ class ArtifactCache:
         """
         self._folder, self._most = private_dir(folder), most
         self.fault: OSError | None = None
-        sweep(folder)
+        remove_stale_folders(folder)
         for path in filter(_is_partly_removed, filter(is_artifact_name, folder.iterdir())):
             remove(path)
 
@@ -236,14 +236,6 @@ def _check_own(path: Path, is_kind: Callable[[int], bool]) -> None:
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def disk_size(path: Path) -> int:
-    """Bytes of a file or a folder; 0 if another process has just removed it."""
-    try:
-        return sum(map(disk_size, path.iterdir())) if path.is_dir() and not path.is_symlink() else path.lstat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _last_used(path: Path) -> float:

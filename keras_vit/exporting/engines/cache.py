@@ -21,7 +21,7 @@ from keras_vit.checks import cores
 from keras_vit.exporting.engines.artifact_cache import LIMIT, ArtifactCache, Store, max_bytes_kept
 from keras_vit.exporting.engines.engine import EngineReport
 from keras_vit.exporting.engines.runtimes import engine_writer, is_calibrated, load_engine
-from keras_vit.exporting.export import MOST_PHOTOS
+from keras_vit.exporting.export import MAX_PHOTOS
 from keras_vit.exporting.report import Drift, Runtime
 from keras_vit.exporting.sample_photos import Photos, photos_fingerprint
 from keras_vit.files import expand_path
@@ -143,7 +143,7 @@ def open_cache(request: Request, cache: FilePath | None) -> EngineCache | None:
     if not str(cache):
         raise ValueError("`cache` must be a folder, or `None` to keep nothing.\nReceived: cache=''.")
     try:
-        photos = photos_fingerprint(request.images, MOST_PHOTOS)
+        photos = photos_fingerprint(request.images, MAX_PHOTOS)
     except (OSError, TypeError, ValueError):  # which raise again where they are read
         return None
     try:

@@ -1,4 +1,4 @@
-"""A model opened in an engine: it takes what the model takes, and answers what the model answers, as NumPy arrays."""
+"""A model in an engine: it takes the inputs of the model, and returns its outputs as NumPy arrays."""
 
 import dataclasses
 import inspect
@@ -25,7 +25,7 @@ _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 
 @dataclasses.dataclass(frozen=True)
 class EngineReport:
-    """What `accelerate` measured: speed, and how far the answers are from the model's.
+    """What `accelerate` measured: speed, and the difference from the model's outputs.
 
     Example:
         >>> report = keras_vit.accelerate(model, "onnxruntime", cache=None).report
@@ -33,18 +33,18 @@ class EngineReport:
         ('onnxruntime', 1.0, ['model', 'onnxruntime'])
 
     Attributes:
-        engine: which one computes.
-        precision: as asked.
-        threads: as asked; `None` for the engine's own choice.
+        engine: the engine that computes.
+        precision: of the engine.
+        threads: of the engine; `None` for its own choice.
         runtime: the software, with its version.
-        images: how many real photos were compared.
+        images: number of real photos that were compared.
         drift: a `Drift` from the model in float32 for each output.
         top1_agreement: share of the photos whose best class is the model's, in [0, 1]; `None` without a head.
         batch_size: images of a call that was timed.
-        seconds: of one image in each engine that was tried, by its name, and in a graph of the model in
-            float32, `"model"`.
-        left_out: by name of an engine that `"auto"` could not take, the reason.
-        kept_on: day of an earlier call that measured all this and kept the network; `None` if this call did.
+        seconds: for one image, by the name of each engine that was tried, and of the model's graph in float32,
+            `"model"`.
+        left_out: the reason, by the name of an engine that `"auto"` could not take.
+        kept_on: day of the cached call that measured this; `None` if this call did.
     """
 
     engine: str
@@ -65,7 +65,7 @@ class EngineReport:
         return float(max(drift.max_difference for drift in self.drift))
 
     def __str__(self) -> str:
-        """All of it in 80 columns."""
+        """The report in 80 columns."""
         facts = [("software", self.runtime)]
         facts += [] if self.threads is None else [("threads", str(self.threads))]
         facts += [(name, f"{time * 1e3:.3g} ms an image") for name, time in self.seconds.items()]
@@ -77,17 +77,17 @@ class EngineReport:
         return "\n".join([*format_titled(title, facts), "", *columns(drift_rows(self.drift))])
 
     def line(self) -> str:
-        """Which engine computes, and how long an image takes there and elsewhere."""
+        """The engine, and the time of an image in each engine."""
         others = (f"{name} {time * 1e3:.3g} ms" for name, time in self.seconds.items() if name != self.engine)
         mine = f"{self.engine} ({self.runtime}) in {self.precision}, {self.seconds[self.engine] * 1e3:.3g} ms an image"
         return f"{mine}; {', '.join(others)}{f'; as measured on {self.kept_on}' if self.kept_on else ''}"
 
     def summary(self) -> dict:
-        """All of it, ready for JSON."""
+        """All fields, ready for JSON."""
         return dataclasses.asdict(self)
 
     def table(self) -> str:
-        """All of it as tables in Markdown."""
+        """The report as tables in Markdown."""
         rows = [(name, f"{time * 1e3:.3g} ms an image") for name, time in self.seconds.items()]
         rows += [(name, f"left out: {reason}") for name, reason in self.left_out.items()]
         head = ("engine", f"{self.engine}, {self.precision}, in batches of {self.batch_size}")
@@ -98,8 +98,8 @@ class EngineReport:
 class Engine:
     """A model that other software than Keras computes, made by `accelerate`.
 
-    It answers for the weights that the model had then, and holds no layers: it cannot be trained, saved or looked into.
-    Several threads may call it; one is answered after the other.
+    It has the weights that the model had then, and no layers: it cannot be trained, saved or inspected. Several threads
+    may call it; calls run one after the other.
 
     Example:
         >>> engine = keras_vit.accelerate(model, "onnxruntime", cache=None)
@@ -121,7 +121,7 @@ class Engine:
     """
 
     def __init__(self, model: ImageModel, runtime: Runtime, report: EngineReport) -> None:
-        """Opens nothing: `runtime` answers for prepared images of `model`, of which only facts are kept."""
+        """Keeps an opened `runtime` for prepared images, and facts of `model`."""
         self.name = model.name
         self.config = model.config
         self.preprocessing = model.preprocessing
@@ -130,7 +130,7 @@ class Engine:
         self.accepts_uint8 = model.accepts_uint8
         self.report = report
         self.has_checked_images = False  # as models have it
-        self.looked_at_by: set[str | None] = {None}  # methods whose first batch was looked at for its scale
+        self.looked_at_by: set[str | None] = {None}  # methods whose first batch was checked for its scale
         self._run, self._one_at_a_time = runtime.run, threading.Lock()
 
     @property
@@ -145,16 +145,16 @@ class Engine:
 
     @property
     def threads(self) -> int | None:
-        """Number of threads that was asked for; `None` for the engine's own choice."""
+        """Number of threads; `None` for the engine's own choice."""
         return self.report.threads
 
     def __call__(self, images: Tensor, training: bool = False) -> np.ndarray:
-        """What the model answers for one batch.
+        """The model's outputs for one batch.
 
         Args:
-            images: floats `(B, H, W, C)`, as `preprocessing` prepares them; or uint8 pixels of the model's size, which
-                are scaled here, unless layers of the user's own may scale them too.
-            training: as a model takes it; an engine does not train.
+            images: floats `(B, H, W, C)`, prepared by `preprocessing`; or uint8 pixels of the model's size, which are
+                scaled here, unless own layers of the user may scale them too.
+            training: as for a model; an engine does not train.
 
         Returns:
             float32 `(B, K)`: logits, or scores where an activation follows the head; `(B, D)` without a head.
@@ -175,7 +175,7 @@ class Engine:
         return next(answers[name] for name in ("logits", "scores", "features") if name in answers)
 
     def features(self, images: Tensor) -> np.ndarray:
-        """What the head reads of one batch.
+        """The input of the head for one batch.
 
         Args:
             images: as for a call.
@@ -186,7 +186,7 @@ class Engine:
         return self._answers(images, "features")["features"]
 
     def outputs(self, images: Tensor) -> dict[str, np.ndarray]:
-        """All that is computed of one batch: `features`, and with a head `logits` and `scores`, as far as there are.
+        """All outputs for one batch: `features`, and with a head `logits` and `scores`, if there are any.
 
         Args:
             images: as for a call.
@@ -197,21 +197,21 @@ class Engine:
         return self._answers(images, "outputs")
 
     def predict_on_batch(self, x: Tensor) -> np.ndarray:
-        """What a call gives, under Keras' name."""
+        """The same as a call, under Keras' name."""
         return self(x)
 
     def predict(self, x: Any, batch_size: int = 32, verbose: str | int = 0) -> np.ndarray:
-        """What the model answers for many images.
+        """The model's outputs for many images.
 
         Args:
             x: floats or uint8 pixels `(n, H, W, C)`, as for a call; or a `tf.data.Dataset`, a
                 `keras.utils.PyDataset` or a generator of batches, or of tuples that begin with one.
-            batch_size: images of an array at once, not for other kinds of `x`. Answers depend on it by rounding alone,
-                but in int8 of ONNX Runtime, which quantises all images of a call by one scale.
+            batch_size: images of an array at once, unused for other kinds of `x`. It changes outputs by rounding alone,
+                except in int8 of ONNX Runtime, which quantises all images of a call by one scale.
             verbose: as Keras' `predict` takes it; no progress is shown.
 
         Returns:
-            float32 `(n, K)` or `(n, D)`, as a call gives it, in the order of `x`.
+            float32 `(n, K)` or `(n, D)`, as of a call, in the order of `x`.
 
         Raises:
             ValueError: if `x` is empty or endless, and as for a call.
@@ -223,7 +223,7 @@ class Engine:
         answers, size = [], 0
         for images in _batches(check_first_batch(self, as_uint8(self, x)), batch_size):
             count, size = len(images), max(size, len(images))
-            if self.engine == "xla" and 0 < count < size:  # each other number of images is compiled anew
+            if self.engine == "xla" and 0 < count < size:  # XLA compiles for each batch size
                 images = np.pad(images, ((0, size - count),) + ((0, 0),) * (images.ndim - 1))
             answers.append(self._answer(images, None)[:count])
         if not answers:
@@ -232,7 +232,7 @@ class Engine:
 
     def _answers(self, images: Tensor, method: str | None) -> dict[str, np.ndarray]:
         check_process()
-        images = _checked(images, self, method)
+        images = _check_images(images, self, method)
         with self._one_at_a_time:
             return self._run(images)
 
@@ -247,13 +247,13 @@ class Engine:
 
 
 def _batches(x: Any, batch_size: int) -> Iterator[np.ndarray]:
-    """Arrays of `x`; of tuples what stands first."""
+    """Arrays of `x`; of a tuple the first item."""
     for batch in _parts(x, batch_size):
-        yield _array(batch[0] if isinstance(batch, (tuple, list)) else batch)
+        yield _as_array(batch[0] if isinstance(batch, (tuple, list)) else batch)
 
 
 def _parts(x: Any, batch_size: int) -> Iterable[Any]:
-    """Batches as `x` has them, or parts of an array."""
+    """The batches of `x`, or parts of an array."""
     if isinstance(x, keras.utils.PyDataset):
         return map(x.__getitem__, range(x.num_batches))
     if hasattr(x, "element_spec"):
@@ -262,25 +262,25 @@ def _parts(x: Any, batch_size: int) -> Iterable[Any]:
         return x
     if inspect.isgenerator(x):
         return x
-    images = _array(x)
+    images = _as_array(x)
     return (images[start : start + batch_size] for start in range(0, len(images), batch_size))
 
 
-def _array(images: Any) -> np.ndarray:
-    """Images as an array; of a list of images too."""
+def _as_array(images: Any) -> np.ndarray:
+    """Images, or a list of images, as an array."""
     try:
         array = keras.ops.convert_to_numpy(images)
     except (TypeError, ValueError):  # arrays of different shapes, texts, objects
         array = np.empty(())
     if array.ndim == 0:
-        said = f"{reprlib.repr(images)} of type {type(images).__name__}"
-        raise TypeError(f"`x` must be images of one size, or batches of them.\nReceived: {said}.")
+        given = f"{reprlib.repr(images)} of type {type(images).__name__}"
+        raise TypeError(f"`x` must be images of one size, or batches of them.\nReceived: {given}.")
     return array
 
 
-def _checked(images: Any, engine: Engine, method: str | None) -> np.ndarray:
-    """Images as float32 `(B, H, W, C)`; raises for what the model would not take."""
-    images = _array(images)
+def _check_images(images: Any, engine: Engine, method: str | None) -> np.ndarray:
+    """Images as float32 `(B, H, W, C)`; raises for images that the model would refuse."""
+    images = _as_array(images)
     check_values(engine, images)
     check_shape(engine, images.shape)
     if is_uint8(images):
@@ -290,7 +290,7 @@ def _checked(images: Any, engine: Engine, method: str | None) -> np.ndarray:
     low, high = float(images.min()), float(images.max())  # NaN if one value is
     if not np.isfinite([low, high]).all():
         raise ValueError("images must be finite numbers in float32.\nReceived: NaN or infinity among them.")
-    if method not in engine.looked_at_by and (said := range_warning(engine, low, high)):
-        warnings.warn(said, stacklevel=4)
+    if method not in engine.looked_at_by and (warning := range_warning(engine, low, high)):
+        warnings.warn(warning, stacklevel=4)
     engine.looked_at_by.add(method)
     return images

@@ -1,7 +1,6 @@
 """LiteRT, the format of TensorFlow Lite for phones: one file of built-in operations, with the labels inside.
 
-Its shapes are static, for the number of images that a call has, since most delegates, as that of a phone's GPU,
-refuse a graph in which any shape is computed.
+Its shapes are static, including the batch, since most delegates, as that of a phone's GPU, refuse computed shapes.
 
 int8 is for dense layers and convolutions. Weights have a scale for each output channel, inputs and outputs one scale
 that is calibrated on photos. Norms, softmax, GELU and the products of attention stay in float32.
@@ -34,20 +33,20 @@ FOLDS: tuple[str, ...] = ("float32", "float16")
 SIGNATURE = TAKES = "pixels"
 LABELS, METADATA = "labels.txt", "metadata.json"  # in the archive at the end of the file
 _MOST_METADATA = 1 << 24  # bytes; 21,843 labels are 1 MB
-MAX_BYTES = 2**31 - 2**26  # of weights: a flatbuffer counts to 2 GB, of which 64 MB are for all else
-_BYTES = {"float32": 4, "float16": 2, "int8": 4}  # of a weight; int8 is made of a file in float32
+MAX_BYTES = 2**31 - 2**26  # of weights: a flatbuffer holds 2 GB, of which 64 MB are for the rest
+_BYTES = {"float32": 4, "float16": 2, "int8": 4}  # of a weight; int8 is made from a float32 file
 # Mean differences of logits as shares of their deviation, on 600 digits (accuracy in float32 0.948) and with random
-# weights of Ti/16 and B/16. Calibrated on photos: 0.014 (accuracy 0.948), 0.030, 0.025. With ranges that each call
-# finds ("dynamic range"): 0.008 (0.950), 0.017, 0.018, but Ti/16 takes twice the time. With all else in int8 too:
+# weights of Ti/16 and B/16. Calibrated on photos: 0.014 (accuracy 0.948), 0.030, 0.025. With ranges of each call
+# ("dynamic range"): 0.008 (0.950), 0.017, 0.018, but Ti/16 takes twice the time. With all else in int8 too:
 # 0.046, 0.15.
-_IN_INT8 = ("CONV_2D", "FULLY_CONNECTED")
-_PHOTOS = 32  # to calibrate on; of B/16 a second or more each, as the interpreter that does it is a slow one
+_INT8_OPERATORS = ("CONV_2D", "FULLY_CONNECTED")
+_PHOTOS = 32  # to calibrate on; B/16 takes a second or more for each in the calibrating interpreter
 
 
 def write(spec: ExportSpec, place: Path) -> None:
     """Writes one file with the signature `pixels`: uint8 `(B, H, W, C)` to the dict of a `pixel_module`.
 
-    B is the spec's `batch_size`. The first output is that of `pixels.OUTPUTS`.
+    B is the spec's `batch_size`. Outputs have the order of `OUTPUTS`.
 
     A ZIP archive with `labels.txt`, a label on each line, and `metadata.json` is appended, as TensorFlow Lite appends
     associated files. Interpreters do not see it, and any program for ZIP files opens it.
@@ -63,13 +62,13 @@ def write(spec: ExportSpec, place: Path) -> None:
     """
     check_packages(spec.precision, spec.opset)
     _check_size(spec)
-    content = _in_order(_converted(spec, place.parent))
+    content = _order_outputs(_convert(spec, place.parent))
     place.write_bytes(content)
     _append_files(spec, place)
 
 
 def is_own_file(file: Path) -> bool:
-    """Whether a file is one that `write` wrote."""
+    """Whether `write` wrote a file."""
     try:
         with open_regular(file) as opened, zipfile.ZipFile(opened) as archive, archive.open(METADATA) as member:
             return b'"keras_vit": ' in member.read(_MOST_METADATA)
@@ -88,7 +87,7 @@ def check_packages(precision: str, opset: int) -> None:
 
 
 def open_runtime(place: Path) -> Runtime:
-    """The file in LiteRT's interpreter, on all cores, with XNNPACK as it comes.
+    """Opens the file in LiteRT's interpreter, on all cores, with XNNPACK by default.
 
     Args:
         place: path of a file that `write` made.
@@ -99,12 +98,12 @@ def open_runtime(place: Path) -> Runtime:
     with silence():
         package, interpreter_class = _interpreter()
         interpreter = interpreter_class(str(place), num_threads=os.cpu_count())
-        interpreter.allocate_tensors()  # which says that there is a delegate
+        interpreter.allocate_tensors()  # which prints a line about its delegate
         answer = interpreter.get_signature_runner(SIGNATURE)
     size = int(answer.get_input_details()[TAKES]["shape_signature"][0])  # -1 for any
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        """Calls of the size that the file takes, the last one filled up."""
+        """Runs batches of the size that the file takes; the last one is padded."""
         if size < 0:
             return answer(pixels=pixels)
         parts = []
@@ -118,7 +117,7 @@ def open_runtime(place: Path) -> Runtime:
 
 
 def load_snippet(name: str) -> None:
-    """None is needed: every interpreter computes in the precision of the file."""
+    """Nothing: every interpreter computes in the precision of the file."""
 
 
 def _interpreter() -> tuple[Any, Any]:
@@ -144,35 +143,35 @@ def _check_size(spec: ExportSpec) -> None:
         )
 
 
-def _converted(spec: ExportSpec, folder: Path) -> bytes:
+def _convert(spec: ExportSpec, folder: Path) -> bytes:
     """The file's bytes; intermediate ones are written to a folder below `folder`."""
     import tensorflow as tf
 
-    with silence():  # Keras reads weights by a way of which NumPy warns
+    with silence():  # Keras reads weights in a way that NumPy warns about
         function = pixel_function(folded_spec(spec, FOLDS))
     concrete = function.get_concrete_function()
     with tempfile.TemporaryDirectory(prefix=".litert-", dir=folder) as saved, silence():
         holder = tf.Module()
-        holder.held = list(concrete.graph.variables)  # tracked through Keras' own, they would reach the file unread
+        holder.held = list(concrete.graph.variables)  # if Keras' objects track them, the converter does not read them
         tf.saved_model.save(holder, saved, signatures={SIGNATURE: concrete})
         converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[SIGNATURE])
         if spec.precision == "float16":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.target_spec.supported_types = [tf.float16]
         try:
-            return _in_int8(converter, spec) if spec.precision == "int8" else converter.convert()
-        except Exception as error:  # of a private class
+            return _quantize(converter, spec) if spec.precision == "int8" else converter.convert()
+        except Exception as error:  # of a private class of TensorFlow
             raise ExportError(
                 "a LiteRT file is made of built-in operations alone, and this model has one that is none.\n"
                 f"Received: {spec.name!r}. The converter says: {error}"
             ) from error
 
 
-def _in_order(content: bytes) -> bytearray:
-    """The file with its outputs in the order of all formats; the converter sorts them by their names.
+def _order_outputs(content: bytes) -> bytearray:
+    """The file with its outputs in the order of `OUTPUTS`; the converter sorts them by name.
 
-    A list of the graph has the numbers of the output tensors, so the order is changed without moving a byte. Signatures
-    name tensors by their numbers, which stay.
+    The graph lists the indices of the output tensors, so the list is reordered in place. Signatures use the indices,
+    which stay.
     """
     from ai_edge_litert.schema_py_generated import Model
 
@@ -185,12 +184,12 @@ def _in_order(content: bytes) -> bytearray:
     listed = model.Subgraphs(signature.SubgraphIndex()).OutputsAsNumpy()
     if sorted(listed) != sorted(numbers):
         raise ExportError(f"a graph must give what its signature names.\nReceived: {numbers}, {listed.tolist()}.")
-    listed[:] = numbers  # of the bytes of `ordered`, which it is a view of
+    listed[:] = numbers  # a view of the bytes of `ordered`
     return ordered
 
 
-def _in_int8(converter: Any, spec: ExportSpec) -> bytes:
-    """The file in int8. Only the debugger of quantisation can leave operations in float; nothing is debugged."""
+def _quantize(converter: Any, spec: ExportSpec) -> bytes:
+    """The file in int8, by the quantization debugger: only it can keep single operations in float."""
     import tensorflow as tf
     from ai_edge_litert.schema_py_generated import BuiltinOperator
 
@@ -202,7 +201,7 @@ def _in_int8(converter: Any, spec: ExportSpec) -> bytes:
 
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = calls
-    in_float = [name for name in vars(BuiltinOperator) if name.isupper() and name not in _IN_INT8]
+    in_float = [name for name in vars(BuiltinOperator) if name.isupper() and name not in _INT8_OPERATORS]
     options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=in_float)
     debugger = tf.lite.experimental.QuantizationDebugger(converter=converter, debug_options=options)
     return debugger.get_nondebug_quantized_model()
@@ -210,11 +209,11 @@ def _in_int8(converter: Any, spec: ExportSpec) -> bytes:
 
 def _append_files(spec: ExportSpec, place: Path) -> None:
     metadata = json.dumps(spec.metadata(), indent=2, ensure_ascii=False)
-    files = {METADATA: metadata} if spec.labels is None else {LABELS: _lines(spec.labels), METADATA: metadata}
-    with zipfile.ZipFile(place, "a") as archive:  # not compressed, so that a phone can map it
+    files = {METADATA: metadata} if spec.labels is None else {LABELS: _label_lines(spec.labels), METADATA: metadata}
+    with zipfile.ZipFile(place, "a") as archive:  # not compressed, so that a phone can memory-map it
         for name, text in files.items():
-            archive.writestr(zipfile.ZipInfo(name), text)  # dated 1980: the same model, the same file
+            archive.writestr(zipfile.ZipInfo(name), text)  # dated 1980, so that one model gives one file
 
 
-def _lines(labels: Sequence[str]) -> str:
+def _label_lines(labels: Sequence[str]) -> str:
     return "".join(" ".join(label.split()) + "\n" for label in labels)

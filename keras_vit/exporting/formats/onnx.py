@@ -1,7 +1,7 @@
 """ONNX files: uint8 pixels `(batch, H, W, C)` to `logits`, `scores` and `features`.
 
 tf2onnx converts the function with its weights as arguments, so that the graph stays small whatever the model. The
-weights are put in afterwards, one by one, above 2 GB into a file beside. ONNX Runtime opens the file.
+weights are put in afterwards, one by one; above 2 GB they go into a second file. ONNX Runtime opens the file.
 """
 
 import math
@@ -15,11 +15,11 @@ import numpy as np
 
 from keras_vit.checks import ArgumentError
 from keras_vit.exporting.folding import folded_spec
-from keras_vit.exporting.onnx_graph import FIRST_OPSET, Graph, Proto, Weight, graph_of, replace_field
-from keras_vit.exporting.onnx_session import open_session, required
+from keras_vit.exporting.onnx_graph import FIRST_OPSET, Graph, Proto, Weight, convert_model, replace_field
+from keras_vit.exporting.onnx_session import open_session, require_packages
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.exporting.spec import ExportSpec
-from keras_vit.exporting.staging import is_signed, read_tail, sign
+from keras_vit.exporting.staging import has_mark, read_tail, write_mark
 from keras_vit.files import read_head
 from keras_vit.silence import silence
 
@@ -33,14 +33,14 @@ LARGEST_FILE = 2**31 - 2**24  # bytes of weights in one message; the rest is for
 _ALIGNMENT = 2**16  # bytes; what every system can map a file at
 
 
-def write(spec: ExportSpec, place: Path, beside: bool = False) -> None:
-    """Writes `place`, and above 2 GB the weights beside it, in `{place.name}.data`.
+def write(spec: ExportSpec, place: Path, external_data: bool = False) -> None:
+    """Writes `place`, and above 2 GB of weights also `{place.name}.data`.
 
     Args:
         spec: an `ExportSpec`, with a model in float32.
         place: path of the new file; it may be moved afterwards, together with its data, under the same names.
-        beside: whether the weights lie beside it below 2 GB too. B/16 in float32 is then written with 0.7 GB less. int8
-            has its own rule.
+        external_data: whether weights below 2 GB get that file too: writing B/16 in float32 then takes 0.7 GB less
+            memory. int8 has its own rule.
 
     Raises:
         ValueError: for an opset that cannot be.
@@ -49,26 +49,25 @@ def write(spec: ExportSpec, place: Path, beside: bool = False) -> None:
     """
     check_packages(spec.precision, spec.opset)
     with silence():
-        # A LayerNorm of one node needs weights, if only ones. Below that opset it is many nodes, and fewer of them
-        # without weights.
-        graph = graph_of(folded_spec(spec, FOLDS, bare=spec.opset < FIRST_OPSET))
+        # LayerNormalization needs a weight, if only ones. Below that opset a norm is many nodes, fewer without weights.
+        graph = convert_model(folded_spec(spec, FOLDS, bare=spec.opset < FIRST_OPSET))
         check_graph(graph.proto, spec.opset)
         if spec.precision == "float16":
-            graph = in_float16(graph)
+            graph = to_float16(graph)
         if spec.precision == "int8":
             write_int8(graph, place)
         else:
-            save(graph, place, beside)
-        del graph  # so that it is gone when the checker reads the file
+            save(graph, place, external_data)
+        del graph  # frees its memory before the checker reads the file
     if (data := place.with_name(f"{place.name}.data")).exists():
-        sign(data)
+        write_mark(data)
     check_file(place, spec.opset)
 
 
 def is_own_file(file: Path) -> bool:
-    """Whether a file is one that `write` wrote, or one of its data."""
+    """Whether `write` wrote a file, or the data of one."""
     producer = re.match(rb"\x08.\x12\x09keras_vit", read_head(file) or b"", re.DOTALL)  # its first two fields
-    return producer is not None or b"\x0a\x09keras_vit\x12" in read_tail(file, _METADATA) or is_signed(file)
+    return producer is not None or b"\x0a\x09keras_vit\x12" in read_tail(file, _METADATA) or has_mark(file)
 
 
 def check_packages(precision: str, opset: int) -> None:
@@ -82,17 +81,17 @@ def check_packages(precision: str, opset: int) -> None:
         ValueError: for the opset.
         ImportError: for a package.
     """
-    required("onnx", "onnxruntime", "tf2onnx")
+    require_packages("onnx", "onnxruntime", "tf2onnx")
     check_opset(opset)
 
 
 def open_runtime(place: Path, threads: int | None = None) -> Runtime:
-    """The file in ONNX Runtime; arguments and errors are those of `open_session`."""
+    """Opens the file in ONNX Runtime; arguments and errors are those of `open_session`."""
     return open_session(place, threads).runtime
 
 
 def load_snippet(name: str) -> None:
-    """None is needed: ONNX Runtime computes in the precision of the file."""
+    """Nothing: ONNX Runtime computes in the precision of the file."""
 
 
 def highest_opset() -> int:
@@ -120,7 +119,7 @@ def check_graph(proto: Proto, opset: int) -> None:
         proto: an `onnx.ModelProto`.
         opset: of the standard domain.
     """
-    unknown = sorted({_name(node) for node in _nodes(proto.graph) if not _is_standard(node, opset)})
+    unknown = sorted({_operator_name(node) for node in _nodes(proto.graph) if not _is_standard(node, opset)})
     declared = {entry.domain: entry.version for entry in proto.opset_import}
     if unknown or declared != {"": opset}:
         raise ExportError(
@@ -159,11 +158,11 @@ def _is_standard(node: Proto, opset: int) -> bool:
     return not node.domain and onnx.defs.has(node.op_type, opset)
 
 
-def _name(node: Proto) -> str:
+def _operator_name(node: Proto) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def in_float16(graph: Graph) -> Graph:
+def to_float16(graph: Graph) -> Graph:
     """A graph with weights and products in float16.
 
     Args:
@@ -176,11 +175,11 @@ def in_float16(graph: Graph) -> Graph:
         graph.proto,
         keep_io_types=answers,
         op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, "Softmax"],
-        node_block_list=[node.name for node in graph.proto.graph.node if is_single(node, graph.single)],
+        node_block_list=[node.name for node in graph.proto.graph.node if stays_float32(node, graph.float32_layers)],
     )
     _skip_double_casts(graph.proto.graph)
     _round_weights(graph)
-    _order(graph.proto.graph)
+    _sort_nodes(graph.proto.graph)
     del graph.proto.graph.value_info[:]
     return graph
 
@@ -200,7 +199,7 @@ def write_int8(graph: Graph, place: Path) -> None:
     metadata = list(graph.proto.metadata_props)
     opset = list(graph.proto.opset_import)
     size = sum(math.prod(weight.shape) for weight in graph.weights.values())
-    excluded = [node.name for node in graph.proto.graph.node if is_single(node, graph.single)]
+    excluded = [node.name for node in graph.proto.graph.node if stays_float32(node, graph.float32_layers)]
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
         whole = Path(folder, place.name)
         save(graph, whole)
@@ -223,29 +222,29 @@ def write_int8(graph: Graph, place: Path) -> None:
     place.write_bytes(proto.SerializeToString())
 
 
-def is_single(node: Proto, single: tuple[str, ...]) -> bool:
-    """Whether a node stays in float32: of a layer whose name begins as in `single`, or of none, as pixels' scaling."""
+def stays_float32(node: Proto, float32_layers: tuple[str, ...]) -> bool:
+    """Whether a node stays in float32: if its layer's name has a prefix of `float32_layers`, or it has no layer."""
     parts = node.name.split("/")
     if node.op_type == "LayerNormalization":
         return False  # which sums in float32 by definition
-    return len(parts) == 1 or any(part.startswith(single) for part in parts)
+    return len(parts) == 1 or any(part.startswith(float32_layers) for part in parts)
 
 
 def _skip_double_casts(graph: Proto) -> None:
-    """Takes out roundings to float16 between two nodes in float32, which the converter makes."""
+    """Removes roundings to float16 between two float32 nodes, which the converter adds."""
     producers = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
-        before = producers.get(node.input[0]) if node.op_type == "Cast" and _target(node) == "float32" else None
+        before = producers.get(node.input[0]) if node.op_type == "Cast" and _cast_dtype(node) == "float32" else None
         if before is not None and before.op_type == "Cast" and before.name.endswith("_cast_to_fp16_node"):
             node.input[0] = before.input[0]
     read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
-    # The key is the output, since the converter casts once for each reader, under the same name.
+    # By the output, since the converter adds a cast for each reader under the same name.
     kept = {node.output[0]: node for node in reversed(graph.node) if not read.isdisjoint(node.output)}
     replace_field(graph.node, reversed(kept.values()))
 
 
 def _round_weights(graph: Graph) -> None:
-    """Rounds the weights that the graph now takes in float16; those that are cast back at once it takes as they are."""
+    """Rounds the weights that the graph takes in float16, but those that it casts back at once."""
     import onnx
 
     inputs = {entry.name: entry.type.tensor_type for entry in graph.proto.graph.input}
@@ -256,11 +255,11 @@ def _round_weights(graph: Graph) -> None:
         if all(node.op_type == "Cast" for node in readers):
             inputs[name].elem_type = onnx.TensorProto.FLOAT
         else:
-            graph.weights[name] = Rounded(graph.weights[name])
+            graph.weights[name] = Float16Weight(graph.weights[name])
 
 
-class Rounded:
-    """A weight that becomes an array in float16 when it is written.
+class Float16Weight:
+    """A weight that is rounded to float16 when it is written.
 
     Attributes:
         shape: of the array.
@@ -274,8 +273,8 @@ class Rounded:
         return np.clip(np.asarray(self._weight), -_LARGEST_HALF, _LARGEST_HALF).astype(dtype or "float16")
 
 
-def _order(graph: Proto) -> None:
-    """Sorts nodes so that each stands behind those it reads, as ONNX wants it; the converter appends its casts."""
+def _sort_nodes(graph: Proto) -> None:
+    """Sorts nodes topologically, as ONNX requires; the converter appends its casts at the end."""
     nodes, made = list(graph.node), {name for node in graph.node for name in node.output}
     ordered = []
     while nodes:
@@ -290,48 +289,48 @@ def _order(graph: Proto) -> None:
     replace_field(graph.node, ordered)
 
 
-def _target(cast: Proto) -> str:
+def _cast_dtype(cast: Proto) -> str:
     import onnx
 
     return onnx.helper.tensor_dtype_to_np_dtype(cast.attribute[0].i).name
 
 
-def save(graph: Graph, place: Path, beside: bool = False) -> None:
+def save(graph: Graph, place: Path, external_data: bool = False) -> None:
     """Writes a graph with its weights.
 
     Args:
         graph: a `Graph`, which is used up.
-        place: path of the file; its data are `{place.name}.data` in the same folder, which the file names so.
-        beside: whether weights go there whatever their size.
+        place: path of the file; external data are `{place.name}.data` in the same folder.
+        external_data: whether weights go there whatever their size.
     """
     replace_field(graph.proto.graph.input, [e for e in graph.proto.graph.input if e.name not in graph.weights])
     size = sum(4 * math.prod(weight.shape) for weight in graph.weights.values())
-    if size < LARGEST_FILE and not beside:
-        _put_inside(graph)
+    if size < LARGEST_FILE and not external_data:
+        _embed_weights(graph)
     else:
-        _put_beside(graph, place.with_name(f"{place.name}.data"))
+        _write_external_data(graph, place.with_name(f"{place.name}.data"))
     place.write_bytes(graph.proto.SerializeToString())
 
 
-def _put_inside(graph: Graph) -> None:
+def _embed_weights(graph: Graph) -> None:
     import onnx
 
     for name, weight in graph.weights.items():
         graph.proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(weight), name))
 
 
-def _put_beside(graph: Graph, place: Path) -> None:
-    """Writes one weight after the other, so that no second copy of all of them is ever in memory."""
+def _write_external_data(graph: Graph, place: Path) -> None:
+    """Writes one weight after the other, so that memory never holds a second copy of all."""
     with open(place, "wb") as file:
         for name, weight in graph.weights.items():
             array = np.ascontiguousarray(weight)
             start = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
             file.seek(start)
             file.write(array.data)
-            graph.proto.graph.initializer.append(_reference(name, array, place.name, start))
+            graph.proto.graph.initializer.append(_external_tensor(name, array, place.name, start))
 
 
-def _reference(name: str, array: np.ndarray, location: str, start: int) -> Proto:
+def _external_tensor(name: str, array: np.ndarray, location: str, start: int) -> Proto:
     import onnx
 
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)

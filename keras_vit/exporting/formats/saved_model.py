@@ -1,8 +1,8 @@
 """The model as TensorFlow Serving takes it: photos as files, or pixels, to scores and names, or to features.
 
 Signatures: `serving_default` and `features` take `image_bytes` `(B,)`; `predict_pixels` and `features_pixels` take
-`pixels`, uint8 `(B, H, W, C)`. A model without a head has features only; one whose preprocessing has no size to aim at
-takes pixels only. `file_inputs.STATUSES` are the answers to bad files.
+`pixels`, uint8 `(B, H, W, C)`. A model without a head has features only; one without an image size takes pixels only.
+`serving_inputs.STATUSES` are the statuses of bad files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from keras_vit.silence import silence
 
 PRECISIONS: tuple[str, ...] = ("float32", "bfloat16", "float16", "int8")
 CALIBRATES: tuple[str, ...] = ()
-FOLDS: tuple[str, ...] = ()  # TensorFlow Serving computes the layers as they are
+FOLDS: tuple[str, ...] = ()  # TensorFlow Serving computes the layers unchanged
 
 
 def write(spec: ExportSpec, place: Path) -> None:
@@ -44,18 +44,20 @@ def write(spec: ExportSpec, place: Path) -> None:
     network = tf.function(module.answers, input_signature=[images], autograph=False, jit_compile=spec.jit_compile)
     kept = tf.Module()
     with portable():
-        kept.weights = list(network.get_concrete_function().variables)  # no layer, so nothing of Keras is written
+        kept.weights = list(
+            network.get_concrete_function().variables
+        )  # without layers, so that no object of Keras is written
     with silence():
         tf.saved_model.save(kept, str(place), signatures=_signatures(spec, network))
 
 
 def is_own_file(file: Path) -> bool:
-    """Never: each export is a version of its own, which nothing replaces."""
+    """Never: each export is a new version, and none is replaced."""
     return False
 
 
 def check_packages(precision: str, opset: int) -> None:
-    """Passes always: TensorFlow is there, since Keras runs on it.
+    """Always passes: Keras runs on TensorFlow.
 
     Args:
         precision: of the file to be.
@@ -64,7 +66,7 @@ def check_packages(precision: str, opset: int) -> None:
 
 
 def open_runtime(place: Path) -> Runtime:
-    """The folder in a session of TensorFlow 1, which is how the server loads it.
+    """Opens the folder in a session of TensorFlow 1, as the server does.
 
     Args:
         place: path of the folder.
@@ -76,7 +78,7 @@ def open_runtime(place: Path) -> Runtime:
         signatures = tf.compat.v1.saved_model.load(session, ["serve"], str(place)).signature_def
 
     def answers(values: Any, **named: Sequence[str]) -> dict[str, Any]:
-        """The outputs that `named` asks for, by the name of the signature."""
+        """The outputs in `named`, which lists them by signature."""
         found: dict[str, Any] = {}
         for name, outputs in named.items():
             signature = signatures[name]
@@ -103,7 +105,7 @@ def open_runtime(place: Path) -> Runtime:
 
 
 def load_snippet(name: str) -> None:
-    """None is needed: TensorFlow computes in the precision of the graph."""
+    """Nothing: TensorFlow computes in the precision of the graph."""
 
 
 def _signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
@@ -114,18 +116,18 @@ def _signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
 
     def features(image_bytes: Tensor) -> dict[str, Tensor]:
         images, codes = prepare_files(image_bytes, spec)
-        return _of_good_rows({"features": network(images)["features"]}, codes)
+        return _mask_bad_rows({"features": network(images)["features"]}, codes)
 
     def features_pixels(pixels: Tensor) -> dict[str, Tensor]:
         return {"features": network(prepare_pixels(pixels, spec))["features"]}
 
     def names(image_bytes: Tensor) -> dict[str, Tensor]:
         images, codes = prepare_files(image_bytes, spec)
-        return _of_good_rows(_named(network(images), spec), codes)
+        return _mask_bad_rows(_top_classes(network(images), spec), codes)
 
     def predict_pixels(pixels: Tensor) -> dict[str, Tensor]:
         found = network(prepare_pixels(pixels, spec))
-        return _named(found, spec) | {name: found[name] for name in ("logits",) if name in found}
+        return _top_classes(found, spec) | {name: found[name] for name in ("logits",) if name in found}
 
     functions: dict[str, tuple[Callable[..., dict[str, Tensor]], Any]] = {"features_pixels": (features_pixels, pixels)}
     classifies = spec.model.output_spec.classifies
@@ -143,13 +145,13 @@ def _signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
 
 
 def _pixel_sides(spec: ExportSpec) -> tuple[int | None, int | None]:
-    """Height and width of the pixels that are taken; any, where the preprocessing resizes."""
+    """Height and width of `pixels`; `None` where the preprocessing resizes."""
     record = spec.model.preprocessing
     resizes = record.resize != "none" and record.image_size is not None
     return (None, None) if resizes else spec.image_size
 
 
-def _named(found: Mapping[str, Tensor], spec: ExportSpec) -> dict[str, Tensor]:
+def _top_classes(found: Mapping[str, Tensor], spec: ExportSpec) -> dict[str, Tensor]:
     """Scores, and the best classes by number and name."""
     import tensorflow as tf
 
@@ -158,8 +160,8 @@ def _named(found: Mapping[str, Tensor], spec: ExportSpec) -> dict[str, Tensor]:
     return {"scores": found["scores"], "classes": classes, "labels": labels, "top_scores": best}
 
 
-def _of_good_rows(answers: Mapping[str, Tensor], codes: Tensor) -> dict[str, Tensor]:
-    """The answers with zeros, -1 or no label in the rows of bad files, and a status for each."""
+def _mask_bad_rows(answers: Mapping[str, Tensor], codes: Tensor) -> dict[str, Tensor]:
+    """The outputs with zeros, -1 or no label in the rows of bad files, and the status of each."""
     import tensorflow as tf
 
     nothing = {"classes": -1, "labels": ""}
