@@ -127,7 +127,7 @@ def test_every_fact_has_a_part_in_the_names(model, tmp_path, monkeypatch):
     def names(photos="photos", **changed):
         asked = {"model": model, "engine": "auto", "precision": "float32", "threads": None, "batch_size": 1}
         calls = EngineCache(Request(**{**asked, "images": None, **changed}), kept, photos)
-        return calls._name_of_note(), calls._name_of_network("openvino")
+        return calls._note_name(), calls._network_name("openvino")
 
     note, network = names()
     frozen = with_the_weights_of(model)
