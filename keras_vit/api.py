@@ -55,11 +55,10 @@ from keras_vit.model.resnet import ResNet
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.zero_shot import zero_shot
 from keras_vit.resnet_builders import R50x1, R50x2, R50x3, R101x1, R101x3, R152x1, R152x2, R152x4, R200x3, build_resnet
-from keras_vit.runs.epoch_calls import EpochRecord, StopRun
+from keras_vit.runs.callbacks import EpochRecord, StopRun
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.publishing import push_to_hub
-from keras_vit.runs.vtab import Vtab, vtab
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.devices import Devices, strategy
@@ -71,6 +70,7 @@ from keras_vit.training.memory import available_memory, check_memory, estimate_m
 from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.plan import Plan, plan
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
+from keras_vit.vtab_benchmark import Vtab, vtab
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.download import DownloadError, OfflineError
 from keras_vit.weights.load import load_checkpoint

@@ -6,7 +6,7 @@ import re
 
 import keras
 
-from keras_vit.runs.own_files import metric_columns
+from keras_vit.runs.run_files import metric_columns
 from keras_vit.tasks import find_task
 
 COLUMNS = metric_columns(find_task())

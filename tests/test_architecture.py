@@ -44,7 +44,7 @@ TIERS = [
     {"exporting", "evaluation"},
     {"tasks"},
     {"runs"},
-    {"embedding"},
+    {"embedding", "vtab_benchmark"},
     {"api"},
     {"cli"},
     {"__main__"},
@@ -56,8 +56,8 @@ WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest ne
 NO_KERAS = {"synonyms", "renamed", "annotations", "checks", "version", "files", "processor", "silence", "__main__"}
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
 NO_KERAS |= {"exporting.staging", "exporting.engines", "exporting.engines.artifact_cache"}  # what can be emptied
-NO_KERAS |= {"runs.own_files", "runs.finished_runs", "runs.last_lines"}  # and of a run that has finished
-NO_KERAS |= {"runs.saved_runs", "runs.named_models", "exporting.onnx_session", "exporting.report"}
+NO_KERAS |= {"runs.run_files", "runs.finished_runs", "runs.messages"}  # and of a run that has finished
+NO_KERAS |= {"runs.load", "exporting.onnx_session", "exporting.report"}
 NO_KERAS |= {"training", "training.hosts"}  # a launcher's facts, and:
 NO_KERAS |= {f"training.hosts.{name}" for name in ("meeting", "processes", "sharding")}
 NO_KERAS_ROOMS = {"config", "pages", "cli", "tasks", "images", "embedding"}  # every module of them

@@ -15,7 +15,7 @@ from forged import npy, zipped
 import keras_vit
 from keras_vit import Preprocessing, cli
 from keras_vit.checks import ArgumentError
-from keras_vit.cli.printing import one_line
+from keras_vit.cli.terminal import one_line
 from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.weights.download import cache_dir
 from keras_vit.weights.download.cache import file_sha256

@@ -11,8 +11,8 @@ import types
 import pytest
 
 from keras_vit import cli
-from keras_vit.cli import startup
-from keras_vit.cli.startup import quiet_start
+from keras_vit.cli import terminal
+from keras_vit.cli.terminal import quiet_start
 
 FLAGS = (argparse._StoreTrueAction, argparse._StoreFalseAction, argparse._HelpAction, argparse._VersionAction)
 
@@ -112,7 +112,7 @@ def loud(monkeypatch):
     def start():
         os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
 
-    monkeypatch.setattr("keras_vit.cli.startup.start_tensorflow", start)
+    monkeypatch.setattr("keras_vit.cli.terminal.start_tensorflow", start)
 
 
 @pytest.mark.parametrize(("level", "heard"), [(None, False), ("3", False), ("2", False), ("1", True), ("0", True)])
@@ -133,7 +133,7 @@ def test_what_tensorflow_says_reaches_those_alone_who_ask_for_it(loud, monkeypat
 def test_packages_that_commands_do_not_need_are_hidden_while_keras_is_imported(
     monkeypatch, tmp_path, backend, file, is_hidden
 ):
-    names = ("keras", *startup._OTHERS)
+    names = ("keras", *terminal._OTHERS)
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
@@ -141,22 +141,22 @@ def test_packages_that_commands_do_not_need_are_hidden_while_keras_is_imported(
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     if backend is not None:
         monkeypatch.setenv("KERAS_BACKEND", backend)
-    with startup._without_others():
-        hidden = [name for name in startup._OTHERS if name in sys.modules]
+    with terminal._without_others():
+        hidden = [name for name in terminal._OTHERS if name in sys.modules]
         with pytest.raises(ImportError):
             importlib.import_module("sklearn")
-    assert hidden == [name for name in startup._OTHERS if name != "jax" or is_hidden]
+    assert hidden == [name for name in terminal._OTHERS if name != "jax" or is_hidden]
     assert not any(name in sys.modules for name in names)
 
 
 def test_what_was_imported_before_is_not_hidden(monkeypatch):
     monkeypatch.delitem(sys.modules, "keras")
     monkeypatch.setitem(sys.modules, "pandas", marker := types.ModuleType("pandas"))
-    with startup._without_others():
+    with terminal._without_others():
         assert sys.modules["pandas"] is marker
     monkeypatch.setitem(sys.modules, "keras", types.ModuleType("keras"))
     before = dict(sys.modules)
-    with startup._without_others():
+    with terminal._without_others():
         assert sys.modules == before
 
 
@@ -176,7 +176,7 @@ def test_command_says_that_it_loads_before_it_imports_anything(monkeypatch, caps
     def stop():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("keras_vit.cli.startup.start_tensorflow", stop)
+    monkeypatch.setattr("keras_vit.cli.terminal.start_tensorflow", stop)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.keras").touch()
@@ -193,7 +193,7 @@ def test_command_says_that_it_loads_before_it_imports_anything(monkeypatch, caps
 )
 @pytest.mark.parametrize("wrong", ["nowhere", "B/17", "x.h5", "run --weights imagenet21k", "B/16 --weights last.keras"])
 def test_model_that_cannot_be_is_told_before_anything_is_loaded(monkeypatch, capsys, tmp_path, command, wrong):
-    monkeypatch.setattr("keras_vit.cli.startup.start_tensorflow", pytest.fail)
+    monkeypatch.setattr("keras_vit.cli.terminal.start_tensorflow", pytest.fail)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.keras").touch()

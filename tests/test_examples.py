@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 
 import keras_vit
-from keras_vit.runs.small_models import SMALL_MODELS
+from keras_vit.runs.preparation import SMALL_MODELS
 
 
 def run_example(name, *arguments):

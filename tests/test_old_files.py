@@ -16,8 +16,8 @@ import pytest
 from conftest import numpy
 
 import keras_vit
-from keras_vit.runs import configuration
-from keras_vit.runs.saved_runs import read_facts
+from keras_vit.runs import preparation
+from keras_vit.runs.load import read_facts
 
 OLD = Path(__file__).parent / "old_files"
 SAME = {"rtol": 1e-5, "atol": 1e-6}  # another order of additions, as another processor has it
@@ -87,7 +87,7 @@ def test_run_that_was_stopped_goes_on_under_the_versions_that_it_began_with(old,
     options = {"image_size": 16, "batch_size": 6, "epochs": 2, "checkpoint_every": 2, "seed": 3, "resume": "must"}
     with pytest.raises(ValueError, match=r"versions.keras_vit: 0\.4\.0 before"):
         keras_vit.finetune("photos", "run", model=config, say=said.append, **options)
-    monkeypatch.setattr(configuration, "versions", lambda: told["versions"])
+    monkeypatch.setattr(preparation, "versions", lambda: told["versions"])
     keras_vit.finetune("photos", "run", model=config, say=said.append, **options)
     ours, theirs = (keras.saving.load_model(place / "best.keras") for place in (tmp_path / "run", folder / "run"))
     for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):

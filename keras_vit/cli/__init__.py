@@ -23,19 +23,18 @@ from typing import Any, NoReturn
 from keras_vit.checks import did_you_mean
 from keras_vit.cli import (
     cache_command,
-    duplicates_command,
+    data_commands,
     embed_command,
     engines,
     evaluation,
     export_command,
     launch,
     look_command,
-    pack_command,
     training,
     weights,
 )
-from keras_vit.cli.launched import end_with_launcher
-from keras_vit.cli.printing import one_line, say_error
+from keras_vit.cli.launch import end_with_launcher
+from keras_vit.cli.terminal import one_line, say_error
 from keras_vit.config.recipes import field_hint
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.options import FLAGS
@@ -46,12 +45,12 @@ from keras_vit.version import __version__
 from keras_vit.weights.download import DownloadError
 
 # What functions call a parameter, the command line an option.
-_SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *pack_command.SAME_NAME)
+_SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *data_commands.SAME_NAME)
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
 _OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split", "overwrite": "--overwrite"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "protocol", *engines.OPTIONS)}
 _OPTIONS |= {"num_neighbors": "--neighbours"}
-_OPTIONS |= embed_command.OPTIONS | {"part": "--part", **duplicates_command.OPTIONS}
+_OPTIONS |= embed_command.OPTIONS | {"part": "--part", **data_commands.OPTIONS}
 _OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}
 _MOVED = " It is run from a checkout now: python -m benchmarks."
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
@@ -243,10 +242,10 @@ def _parser() -> _Parser:
     training.add_commands(top, command)
     evaluation.add_commands(top, command)
     embed_command.add_commands(top, command)
-    duplicates_command.add_commands(top, command)
+    data_commands.add_duplicates(top, command)
     launch.add_commands(top, command)
     look_command.add_commands(top, command)
-    pack_command.add_commands(top, command)
+    data_commands.add_pack(top, command)
     export_command.add_commands(top, command)
     weights.add_commands(top, command, group)
     cache_command.add_commands(top, command)

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from keras_vit.cli.compiled_programs import kept_programs
+from keras_vit.cli.jax_cache import kept_programs
 from keras_vit.exporting.engines.artifact_cache import list_artifacts, remove
 from keras_vit.exporting.staging import remove_stale_folders
 from keras_vit.files import disk_size, read_head

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_vit.checks import ArgumentError
-from keras_vit.cli.printing import path
+from keras_vit.cli.terminal import path
 from keras_vit.embedding.loaders import OUTPUTS
 from keras_vit.embedding.part_files import FORMS
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES

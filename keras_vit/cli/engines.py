@@ -4,11 +4,11 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.checks import check_positive_int
-from keras_vit.cli.printing import path
+from keras_vit.cli.terminal import path
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 
 if TYPE_CHECKING:
-    from keras_vit.runs.saved_runs import RunFacts
+    from keras_vit.runs.load import RunFacts
 
 OPTIONS = ("engine", "precision", "threads")
 
@@ -48,7 +48,7 @@ def opened(
     from keras_vit.exporting.engines.accelerate import accelerate
     from keras_vit.exporting.engines.runtimes import is_calibrated
     from keras_vit.exporting.sample_photos import describe_photos
-    from keras_vit.runs.training_data import calibration_photos
+    from keras_vit.runs.finished_runs import calibration_photos
 
     asked = {"precision": arguments.precision or "float32", "threads": arguments.threads}
     photos, calibrates = arguments.calibration, is_calibrated(arguments.engine, asked["precision"])

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.checks import check_positive_int
 from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, model_and_run
-from keras_vit.cli.printing import path
-from keras_vit.cli.startup import loading, quiet_start
+from keras_vit.cli.terminal import loading, path, quiet_start
 from keras_vit.pages.formatting import columns, printable, printable_json
 from keras_vit.pages.html import check_page
 from keras_vit.runs.options import ON_BAD_IMAGE
 from keras_vit.tasks import find_task
 
 if TYPE_CHECKING:
-    from keras_vit.runs.saved_runs import RunFacts
+    from keras_vit.runs.load import RunFacts
 
 _KINDS = ("fewshot", "linear", "knn")  # of probes; what is no probe measures the model's own head
 _PROTOCOLS = ("linear", "finetune")
@@ -43,7 +42,7 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
     with quiet_start():
         import keras_vit.api as keras_vit
         from keras_vit.evaluation.page import PAGE
-        from keras_vit.runs.training_data import has_changed
+        from keras_vit.runs.finished_runs import has_changed
     if arguments.page is not None:
         check_page(arguments.page / PAGE)
     model, run = model_and_run(arguments, arguments.probe is None)

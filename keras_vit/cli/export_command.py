@@ -10,8 +10,7 @@ from typing import Any
 from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, as_sides, parse_sides
 from keras_vit.cli.models import check_model, model_and_run, names_of
-from keras_vit.cli.printing import path
-from keras_vit.cli.startup import loading, quiet_start
+from keras_vit.cli.terminal import loading, path, quiet_start
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.files import FileKindError, read_regular
 
@@ -84,8 +83,8 @@ def export(arguments: Namespace) -> Iterator[str]:
         import keras_vit.api as keras_vit
         from keras_vit.exporting.report import check_report
         from keras_vit.exporting.request import check_request
+        from keras_vit.runs.finished_runs import calibration_photos
         from keras_vit.runs.run_card import card_of
-        from keras_vit.runs.training_data import calibration_photos
 
     if arguments.report is not None:
         check_report(arguments.report)

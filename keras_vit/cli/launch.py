@@ -1,19 +1,23 @@
-"""`keras-vit launch`: several processes of one command on this machine, as a cluster's launcher starts them on many."""
+"""`keras-vit launch`: several processes of one command on this machine, as a cluster's launcher starts them on many.
+
+A process that it has started ends when the launcher does, however that was killed.
+"""
 
 import argparse
 import contextlib
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import threading
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_vit.checks import ArgumentError, check_positive_int
-from keras_vit.cli.launched import LAUNCHER
 from keras_vit.training.hosts.processes import ADDRESS, COUNT, INDEX
 
 _PATIENCE = 10  # seconds that processes have to end after SIGTERM
@@ -164,3 +168,26 @@ def end(children: Sequence[subprocess.Popen]) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+
+LAUNCHER = "KERAS_VIT_LAUNCHER"  # variable with the number of a pipe, whose other end the launcher alone holds
+_GRACE = 30  # seconds from SIGTERM, in which a run saves itself, to the end
+
+
+def end_with_launcher() -> bool:
+    """Watches the launcher in a thread, where there is one, and says whether there is."""
+    pipe = os.environ.pop(LAUNCHER, "")
+    with contextlib.suppress(OSError, ValueError):  # of a number that is none of ours
+        if pipe and stat.S_ISFIFO(os.fstat(int(pipe)).st_mode):
+            threading.Thread(target=_wait, args=(int(pipe),), daemon=True).start()
+            return True
+    return False
+
+
+def _wait(pipe: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(pipe, 1):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE)
+    os._exit(128 + signal.SIGTERM)

@@ -6,8 +6,7 @@ from typing import Any
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.models import check_model, model_and_run, names_of
-from keras_vit.cli.printing import path
-from keras_vit.cli.startup import loading, quiet_start
+from keras_vit.cli.terminal import loading, path, quiet_start
 
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_vit.checks import did_you_mean
-from keras_vit.cli.printing import path
-from keras_vit.runs.named_models import NAMES, check_run, open_named, variant_and_weights
-from keras_vit.runs.saved_runs import RunFacts
+from keras_vit.cli.terminal import path
+from keras_vit.runs.load import NAMES, RunFacts, check_run, open_named, variant_and_weights
 from keras_vit.weights.resolve import check_available
 
 

@@ -15,8 +15,7 @@ from typing import Any
 from keras_vit.checks import ArgumentError, check_positive_int
 from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, model_and_run, names_of
-from keras_vit.cli.printing import path, terminal_width
-from keras_vit.cli.startup import loading, quiet_start
+from keras_vit.cli.terminal import loading, path, quiet_start, terminal_width
 from keras_vit.config.recipes import RECIPES, find_recipe
 from keras_vit.pages.formatting import printable, printable_json
 from keras_vit.runs.finished_runs import finished_lines
@@ -81,7 +80,7 @@ def predict(arguments: Namespace) -> Iterator[str]:
         yield loading(arguments.model)
     with quiet_start():
         import keras
-    from keras_vit.cli.photos_ahead import photos_ahead
+    from keras_vit.cli.prefetch import prefetch_photos
 
     model, run = model_and_run(arguments)
     names = names_of(model, run.class_names)
@@ -91,7 +90,7 @@ def predict(arguments: Namespace) -> Iterator[str]:
     bad, found = [], []
     # libjpeg writes a line to the descriptor for a damaged file, in a thread, so it is silent throughout.
     with silent_descriptor(2, sys.stderr) as heard, visible_stderr(heard) as words, contextlib.redirect_stderr(words):
-        for image, pixels in photos_ahead(arguments.images, model, arguments.exact):
+        for image, pixels in prefetch_photos(arguments.images, model, arguments.exact):
             if isinstance(pixels, str):
                 bad.append(f"{printable(image)}: {pixels}")
                 continue

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import check_positive_int
-from keras_vit.cli.printing import one_line, path, terminal_width
-from keras_vit.cli.startup import loading, quiet_start
+from keras_vit.cli.terminal import loading, one_line, path, quiet_start, terminal_width
 from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.flops import flops, parameter_count
 from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, RESNETS, VARIANTS

@@ -25,7 +25,7 @@ from keras_vit.embedding.supervisor import TRIES, Supervisor, run_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.files import PREFIX, atomic_write, expand_path, locked, read_head, unlock
 from keras_vit.pages.formatting import plural, printable, spreadsheet_cell
-from keras_vit.runs.named_models import check_run, variant_and_weights
+from keras_vit.runs.load import check_run, variant_and_weights
 from keras_vit.weights.resolve import find_file
 
 _PART, _FEW_PARTS = 1000, 16  # photos of a part; parts of a list that would have fewer

@@ -87,7 +87,7 @@ def open_model(
         )
     check_process()  # first: a fork would wait for ever for the threads of its parent's TensorFlow
     from keras_vit.exporting.engines.accelerate import accelerate
-    from keras_vit.runs.named_models import open_named
+    from keras_vit.runs.load import open_named
 
     model, _ = open_named(given, weights, needs_head=False)
     engine = choose_engine(model, engine, precision or "float32")
@@ -250,7 +250,7 @@ def _write_engine_file(
     """The engine. For ONNX Runtime its file is written; a model that it does not take goes to TensorFlow."""
     from keras_vit.exporting.engines.accelerate import write_engine
     from keras_vit.exporting.report import ExportError
-    from keras_vit.runs.named_models import open_named
+    from keras_vit.runs.load import open_named
 
     built, _ = open_named(model, weights, needs_head=False)
     chosen = choose_engine(built, engine, precision)

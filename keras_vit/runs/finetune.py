@@ -22,17 +22,13 @@ from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.source import Data, Source
 from keras_vit.model.image_model import ImageModel
 from keras_vit.pages.formatting import printable
-from keras_vit.runs.configuration import configuration_of
-from keras_vit.runs.disk_space import check_disk
-from keras_vit.runs.ending import EVALUATION_BATCH, Result, finish, keep_what_there_is
-from keras_vit.runs.epoch_calls import EpochCalls, EpochRecord
-from keras_vit.runs.expectation import say_expected
-from keras_vit.runs.minute_lines import with_minute_lines
+from keras_vit.runs.callbacks import EpochCalls, EpochRecord, Recorder
+from keras_vit.runs.estimates import check_disk, say_expected
+from keras_vit.runs.load import check_reloads
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
-from keras_vit.runs.own_files import BAD_IMAGES, CHECKPOINTS, CONFIG, LAST, metric_columns
-from keras_vit.runs.preparation import Preparation, prepare
-from keras_vit.runs.progress import Progress
-from keras_vit.runs.recorder import Recorder
+from keras_vit.runs.preparation import Preparation, configuration_of, prepare
+from keras_vit.runs.progress import Progress, with_minute_lines
+from keras_vit.runs.results import EVALUATION_BATCH, Result, finish, keep_what_there_is
 from keras_vit.runs.resume_check import (
     EarlierRun,
     as_begun,
@@ -44,7 +40,7 @@ from keras_vit.runs.resume_check import (
     sweep_leftovers,
 )
 from keras_vit.runs.run_directory import RunDirectory, check_writable, plain
-from keras_vit.runs.saved_runs import check_reloads
+from keras_vit.runs.run_files import BAD_IMAGES, CHECKPOINTS, CONFIG, LAST, metric_columns
 from keras_vit.training.callbacks import StepFacts
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.hosts.distribution import check_everywhere, of_all, run_together

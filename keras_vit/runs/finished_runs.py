@@ -1,6 +1,7 @@
-"""A command that is given again after its run has finished, as job queues do: what the run came to.
+"""A finished run: its result for a command that is given again, and its data as it was trained on.
 
-Keras is not needed, so the answer comes at once; but for data that lie elsewhere now, which are opened.
+Job queues give a command again. Keras is not needed, so the answer comes at once; but for data that lie elsewhere now,
+which are opened.
 """
 
 import dataclasses
@@ -9,16 +10,21 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError
 from keras_vit.files import expand_path, json_object
 from keras_vit.pages.formatting import printable
-from keras_vit.runs.last_lines import result_lines
+from keras_vit.runs.load import RunFacts, read_facts
+from keras_vit.runs.messages import result_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
-from keras_vit.runs.own_files import CONFIG, MOST_BYTES, RESULT, is_finished, read_config
+from keras_vit.runs.run_files import CONFIG, MOST_BYTES, RESULT, is_finished, read_config
 from keras_vit.tasks import find_task
+
+if TYPE_CHECKING:
+    from keras_vit.data.source import Source
+    from keras_vit.exporting.sample_photos import Photos
 
 # Options that decide when and where, but no number of the result.
 ELSEWHERE = ("data", "out", "strategy", "layout", "resume", "checkpoint_minutes", "checkpoint_every")
@@ -75,8 +81,6 @@ def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:
         yield f"--data: {_shown(was)} before, {_shown(data)} now"
         return
     from keras_vit.data.opening import open_source
-    from keras_vit.runs.saved_runs import read_facts
-    from keras_vit.runs.training_data import has_changed
 
     run = read_facts(folder / CONFIG)
     with warnings.catch_warnings():
@@ -88,3 +92,58 @@ def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:
 
 def _shown(value: Any) -> str:
     return "its default" if value is None else printable(f"{value!s:.80}")
+
+
+def has_changed(run: RunFacts, source: "Source") -> bool:
+    """Whether a source is known to be other data than a run's, or divided otherwise.
+
+    Then images that the run was trained on may be among those to test.
+
+    Args:
+        run: facts of the run.
+        source: the run's data as they are now.
+    """
+    from keras_vit.data.source import fingerprint
+
+    if run.data_hash is None:
+        return False
+    try:
+        return fingerprint(_as_trained(run, source)) != run.data_hash
+    except (TypeError, ValueError):  # too few images for the subset, or none that could be one
+        return True
+
+
+def calibration_photos(run: RunFacts) -> tuple["Photos", str]:
+    """Training photos of a run, as `images` of `export` and `accelerate`, and words that say which they are.
+
+    They are spread evenly over its training set; of a set of tensorflow-datasets they are the first. The photos are
+    `None` where the data are missing, have changed or are too few. Two photos of scikit-learn stand in then, and the
+    words have the reason.
+
+    Args:
+        run: facts of the run; those of no run for a model without one.
+    """
+    from keras_vit.data.opening import open_source
+    from keras_vit.exporting.export import MAX_PHOTOS, MIN_PHOTOS
+    from keras_vit.exporting.sample_photos import SAMPLE_PHOTOS
+
+    if run.data is None:
+        return None, SAMPLE_PHOTOS
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of bad files, of which the training has told
+            source = open_source(run.data, seed=run.seed, targets=run.task.targets())
+        if has_changed(run, source):
+            return None, f"{SAMPLE_PHOTOS}, as the run's data, {run.data}, have changed since"
+        photos = _as_trained(run, source).split("train").sample(MAX_PHOTOS)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        return None, f"{SAMPLE_PHOTOS}, as the run's data, {run.data}, cannot be read: {reason}"
+    if len(photos) < MIN_PHOTOS:
+        return None, f"{SAMPLE_PHOTOS}, as {source.name} has {len(photos)} to train on and it takes {MIN_PHOTOS}"
+    return photos, f"{len(photos)} training images of {source.name}"
+
+
+def _as_trained(run: Any, source: "Source") -> "Source":
+    """The source with those training images alone that the run was trained on."""
+    return source if run.subset is None else source.subset(**run.subset)

@@ -12,9 +12,9 @@ from keras_vit.files import expand_path
 from keras_vit.pages.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, with_field, with_section
 from keras_vit.pages.formatting import printable
 from keras_vit.renamed import accepts_old_arguments
-from keras_vit.runs.ending import Result
-from keras_vit.runs.own_files import BEST, CONFIG
-from keras_vit.runs.saved_runs import load_model, read_facts
+from keras_vit.runs.load import load_model, read_facts
+from keras_vit.runs.results import Result
+from keras_vit.runs.run_files import BEST, CONFIG
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.checkpoint_card import folder_layout, photos_section, use_section
 from keras_vit.weights.families import FOLDERS, LAYOUTS

@@ -18,7 +18,8 @@ from keras_vit.files import remove_partial_files
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.runs.finished_runs import ELSEWHERE
 from keras_vit.runs.options import FinetuneOptions
-from keras_vit.runs.own_files import (
+from keras_vit.runs.run_directory import RunDirectory, check_free, plain
+from keras_vit.runs.run_files import (
     BEST,
     CHECKPOINTS,
     CONFIG,
@@ -34,7 +35,6 @@ from keras_vit.runs.own_files import (
     read_config,
     signature_of,
 )
-from keras_vit.runs.run_directory import RunDirectory, check_free, plain
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
 from keras_vit.training.resuming.writing import differences
 

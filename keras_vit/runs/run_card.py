@@ -19,7 +19,7 @@ from keras_vit.pages.cards import (
     preprocessing_section,
 )
 from keras_vit.pages.formatting import markdown_text, table
-from keras_vit.runs.own_files import CONFIG, MOST_BYTES, RESULT
+from keras_vit.runs.run_files import CONFIG, MOST_BYTES, RESULT
 from keras_vit.tasks import find_task
 from keras_vit.tasks.task import CardParts
 

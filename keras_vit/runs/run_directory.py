@@ -23,7 +23,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError
 from keras_vit.files import FileKindError, atomic_write, is_partial_file, read_regular
 from keras_vit.pages.formatting import printable
-from keras_vit.runs.own_files import (
+from keras_vit.runs.run_files import (
     CHECKPOINTS,
     METRICS,
     MOST_BYTES,

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.runs.small_models import SMALL_MODELS
+from keras_vit.runs.preparation import SMALL_MODELS
 
 # Builder arguments of one model of each kind. The default run takes few layers, the slow one the published number.
 KINDS = {

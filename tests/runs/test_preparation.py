@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from conftest import make_tiny, tiny_config
 
+import keras_vit
 from keras_vit.config.recipes import find_recipe
 from keras_vit.data import open_source
 from keras_vit.runs.options import FinetuneOptions
-from keras_vit.runs.preparation import _make_plan, _usual_batch, prepare
+from keras_vit.runs.preparation import SMALL_MODELS, _make_plan, _usual_batch, prepare, small_model
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,15 @@ def test_train_images_leave_so_many_to_train_on():
     found = prepare(source, FinetuneOptions(model=tiny_config(num_layers=1), image_size=8, train_images=7), print)
     assert found.source.sizes == {"train": 7, "validation": 2, "test": 2}
     assert found.source.rows("train") == source.subset(7).rows("train")
+
+
+def test_small_models_are_below_a_million_parameters():
+    for small in SMALL_MODELS.values():
+        shape = (small.image_size, small.image_size, 3)
+        assert keras_vit.build(small.config, input_shape=shape, classes=10).count_params() < 1_000_000
+
+
+@pytest.mark.parametrize(("height", "width", "kind"), [(40, 8, "tiny"), (8, 41, "photos"), (41, 8, "photos")])
+def test_longest_side_decides_which_one_it_is(height, width, kind):
+    pair = (np.zeros((9, height, width, 1), "uint8"), np.arange(9) % 3)
+    assert small_model(open_source({"train": pair, "test": pair})) is SMALL_MODELS[kind]

@@ -12,8 +12,8 @@ import keras_vit
 from keras_vit.evaluation.metrics import wilson_interval
 from keras_vit.pages.cards import read_card
 from keras_vit.pages.formatting import printable
-from keras_vit.runs.configuration import origin_of
 from keras_vit.runs.options import FinetuneOptions
+from keras_vit.runs.preparation import origin_of
 from keras_vit.runs.run_card import run_card
 
 EVIL = "a\n---\n# b | [x](javascript:alert(1)) <script>alert('1')</script> `c` &lt; \x1b[31m \u202e \\| 雛菊 *d* _e_"

@@ -20,7 +20,7 @@ from keras_vit.files import locked, unlock
 from keras_vit.images import validation
 from keras_vit.images.byte_ranges import photo_bytes
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.runs.configuration import _place_of
+from keras_vit.runs.preparation import _place_of
 
 FORMATS = tuple(WRITERS)
 RECORD = Preprocessing(image_size=(24, 32))

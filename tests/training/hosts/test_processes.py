@@ -14,7 +14,6 @@ from conftest import ROOT
 
 from keras_vit import cli
 from keras_vit.cli import launch
-from keras_vit.cli import launched as launched_module
 from keras_vit.training.hosts import processes
 from keras_vit.training.hosts.processes import check_alone, launched_by
 
@@ -122,16 +121,16 @@ def test_a_process_that_fails_ends_the_others():
     assert time.monotonic() - began < 20
 
 
-# Counts the signals that ask it to end, and saves for a while; without the package, whose import takes seconds.
+# Counts the signals that ask it to end, and saves for a while; without the command line, whose import takes seconds.
 SAVING = """
 import importlib.util, os, signal, sys, time
 heard = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, frame: heard.append(number))
-spec = importlib.util.spec_from_file_location("launched", {module!r})
-launched = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(launched)
-launched.end_with_launcher()
+spec = importlib.util.spec_from_file_location("launch", {module!r})
+launch = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(launch)
+launch.end_with_launcher()
 open(os.path.join({folder!r}, str(os.getpid())), "w").close()
 while not heard:
     time.sleep(0.01)
@@ -143,7 +142,7 @@ sys.exit(128 + heard[0])
 
 
 def saving(folder):
-    return SAVING.format(module=launched_module.__file__, folder=str(folder))
+    return SAVING.format(module=launch.__file__, folder=str(folder))
 
 
 def listening(folder, count=2):

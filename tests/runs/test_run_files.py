@@ -13,7 +13,7 @@ from stopped_runs import killed_run, run
 
 from keras_vit.data import open_source
 from keras_vit.data.source import fingerprint
-from keras_vit.runs import own_files
+from keras_vit.runs import run_files
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.resume_check import EarlierRun, check_resumed, fingerprint_of
 from keras_vit.runs.run_directory import RunDirectory
@@ -139,8 +139,8 @@ def other_model(out):
 
 
 def of_another_epoch(out):
-    mark, epoch = own_files.signature_of(out / "best.keras")
-    own_files.sign(out / "best.keras", mark, epoch + 1 if epoch == 1 else 1)
+    mark, epoch = run_files.signature_of(out / "best.keras")
+    run_files.sign(out / "best.keras", mark, epoch + 1 if epoch == 1 else 1)
 
 
 WRONG = {
@@ -260,11 +260,11 @@ def test_signature_is_read_from_whole_archives_of_ours_alone(tmp_path):
     directory = RunDirectory(tmp_path / "run", COLUMNS)
     directory.save_model(make_tiny(), "best.keras", 3)
     path = tmp_path / "run" / "best.keras"
-    assert own_files.signature_of(path) == (directory.mark, 3)
-    assert own_files.fault_of_archive(path) is None
+    assert run_files.signature_of(path) == (directory.mark, 3)
+    assert run_files.fault_of_archive(path) is None
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    assert own_files.fault_of_archive(path).startswith("which is ")
+    assert run_files.fault_of_archive(path).startswith("which is ")
     make_tiny().save(tmp_path / "plain.keras")
-    assert own_files.signature_of(tmp_path / "plain.keras") is None
+    assert run_files.signature_of(tmp_path / "plain.keras") is None

@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit.evaluation import measure
 from keras_vit.images.validation import BadImage
-from keras_vit.runs.run_page import write_report
+from keras_vit.runs.results import write_report
 from keras_vit.tasks import find_task
 
 Image = pytest.importorskip("PIL.Image")

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit.config.datasets import VTAB_TASKS
 from keras_vit.data.tensorflow_datasets import missing_step
 from keras_vit.evaluation import probe
-from keras_vit.runs.vtab import GROUPS, Vtab, tasks_of
+from keras_vit.vtab_benchmark import GROUPS, Vtab, tasks_of
 
 pytest.importorskip("sklearn")
 

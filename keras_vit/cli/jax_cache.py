@@ -22,7 +22,7 @@ _CHOSEN = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")  # by wh
 _PROGRAM, _DIGEST, _TIME = "-cache", "-sha256", "-atime"  # ends of names, the first and the last of which are JAX's
 
 
-def keep_compiled_programs() -> None:
+def enable_jax_cache() -> None:
     """Has JAX keep what it compiles in this process, where the user has not said where, and a folder of ours is had."""
     import jax
 

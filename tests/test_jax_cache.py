@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from keras_vit.cli import compiled_programs as programs
+from keras_vit.cli import jax_cache as programs
 from keras_vit.weights.download.environment import compiled_dir
 
 
@@ -27,7 +27,7 @@ def config(monkeypatch):
 
 
 def kept(config):
-    programs.keep_compiled_programs()
+    programs.enable_jax_cache()
     return config.jax_compilation_cache_dir
 
 

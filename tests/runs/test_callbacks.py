@@ -8,9 +8,9 @@ import pytest
 from conftest import images, make_tiny, numpy
 from run_files import COLUMNS
 
-from keras_vit.runs.own_files import BEST, LAST
-from keras_vit.runs.recorder import Recorder
+from keras_vit.runs.callbacks import AveragedWeights, Recorder
 from keras_vit.runs.run_directory import RunDirectory
+from keras_vit.runs.run_files import BEST, LAST
 from keras_vit.tasks import find_task
 from keras_vit.training.optimizers import SGD
 
@@ -109,3 +109,22 @@ def test_last_model_is_written_after_each_epoch_and_never_one_that_is_not_finite
     recorder.on_epoch_end(1, {"val_accuracy": 0.9, "val_loss": 1.0})
     assert recorder.last_epoch == 1
     assert (recorder.run.path / LAST).read_bytes() == before
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+def test_average_goes_in_and_out_bit_for_bit(averaged):
+    """Keras' average begins at the weights after the first step. Without one the weights stay."""
+    model = make_tiny(num_layers=1)
+    optimizer = SGD(0.1, use_ema=averaged, ema_momentum=0.5)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(True), run_eagerly=True)
+    expected = None
+    for seed in range(3):
+        model.train_on_batch(images(4, 20, 28, 3, seed=seed), np.arange(4))
+        kernel = numpy(model.get_layer("head").kernel).astype("float64")
+        expected = kernel if expected is None or not averaged else 0.5 * expected + 0.5 * kernel
+    before = model.get_weights()
+    average = AveragedWeights(model)
+    average.enter()
+    np.testing.assert_allclose(numpy(model.get_layer("head").kernel), expected, rtol=1e-6)
+    average.leave()
+    assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pictures import encoded, picture
 
-from keras_vit.cli import photos_ahead as ahead
-from keras_vit.cli.photos_ahead import photos_ahead
+from keras_vit.cli import prefetch as ahead
+from keras_vit.cli.prefetch import prefetch_photos
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.read import read_image
 from keras_vit.images.resizing import least_size
@@ -46,7 +46,7 @@ def photos(tmp_path):
 
 def test_photos_come_in_order_prepared_as_the_record_does_it_or_with_the_reason(photos):
     for record in (CROP, Preprocessing((24, 32))):
-        found = list(photos_ahead(photos, model_of(record), is_exact=True))
+        found = list(prefetch_photos(photos, model_of(record), is_exact=True))
         assert [path for path, _ in found] == photos
         for path, image in found:
             if isinstance(image, str):
@@ -57,7 +57,7 @@ def test_photos_come_in_order_prepared_as_the_record_does_it_or_with_the_reason(
 
 def test_smaller_photo_gives_nearly_the_same_image(photos):
     """Smooth ones here; docs/images.md has by how much large photos with noise and letters differ."""
-    for path, image in photos_ahead(photos[:2], model_of(CROP), is_exact=False):
+    for path, image in prefetch_photos(photos[:2], model_of(CROP), is_exact=False):
         assert_same(image, CROP(read_image(path, 3, (60, 80))[None]))
         exact = CROP(read_image(path)[None])
         assert 0 < np.abs(image - exact).max() * 127.5 < 4  # grey levels
@@ -67,7 +67,7 @@ def test_as_many_photos_are_held_as_there_are_threads_and_one(photos, monkeypatc
     begun, most = [], []
     monkeypatch.setattr(ahead, "cores", lambda: [0, 1])
     monkeypatch.setattr(ahead, "_prepared", lambda path, *_: begun.append(threading.current_thread().name) or "")
-    for number, _ in enumerate(photos_ahead(photos, model_of(CROP), is_exact=True)):
+    for number, _ in enumerate(prefetch_photos(photos, model_of(CROP), is_exact=True)):
         most.append(len(begun) - number)
     assert max(most) <= 3
     assert len(begun) == len(photos)
@@ -78,7 +78,7 @@ def test_nothing_is_read_once_no_answer_is_asked_for(photos, monkeypatch):
     monkeypatch.setattr(ahead, "cores", lambda: [0])
     begun = []
     monkeypatch.setattr(ahead, "_prepared", lambda path, *_: begun.append(path) or "")
-    asked = photos_ahead(photos, model_of(CROP), is_exact=True)
+    asked = prefetch_photos(photos, model_of(CROP), is_exact=True)
     next(asked)
     asked.close()
     assert len(begun) <= 2

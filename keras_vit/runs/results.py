@@ -1,4 +1,4 @@
-"""How a run ends: measured and written down, or stopped with what there is to go on from."""
+"""How a run ends: measured and written down with its report, or stopped with what there is to resume from."""
 
 import contextlib
 import dataclasses
@@ -10,11 +10,17 @@ from typing import Any
 import keras
 
 from keras_vit.analysis.plots import draw_curves
+from keras_vit.annotations import FilePath
+from keras_vit.images.validation import BadImage
 from keras_vit.pages.cards import write_card
-from keras_vit.pages.formatting import printable
-from keras_vit.runs.configuration import task_facts
-from keras_vit.runs.last_lines import result_lines
-from keras_vit.runs.own_files import (
+from keras_vit.pages.formatting import duration, printable, printable_json
+from keras_vit.pages.html import Panel, Section, png_uri, write_page
+from keras_vit.runs.callbacks import Recorder
+from keras_vit.runs.messages import result_lines
+from keras_vit.runs.preparation import Preparation, num_parameters, task_facts
+from keras_vit.runs.run_card import run_card
+from keras_vit.runs.run_directory import RunDirectory, plain
+from keras_vit.runs.run_files import (
     BEST,
     CHECKPOINTS,
     CURVES,
@@ -25,11 +31,6 @@ from keras_vit.runs.own_files import (
     REPORT,
     RESULT,
 )
-from keras_vit.runs.preparation import Preparation, num_parameters
-from keras_vit.runs.recorder import Recorder
-from keras_vit.runs.run_card import run_card
-from keras_vit.runs.run_directory import RunDirectory, plain
-from keras_vit.runs.run_page import write_report
 from keras_vit.tasks import Task
 
 EVALUATION_BATCH = 64  # images at once; the numbers do not depend on it
@@ -175,3 +176,40 @@ def _result(
         "images_per_second": rows[-1]["step"] * plan.batch_size / training_seconds,
     }
     return task.result(evaluation, facts) | task_facts(task) | stopped
+
+
+def write_report(
+    path: FilePath,
+    title: str,
+    result: dict[str, Any],
+    panel: Panel,
+    curves: Path,
+    bad_images: Sequence[BadImage] = (),
+    config: dict[str, Any] | None = None,
+) -> None:
+    """Writes the page.
+
+    Args:
+        path: of the file.
+        title: its heading.
+        result: what `result.json` holds.
+        panel: what the task shows.
+        curves: path of the PNG of the curves.
+        bad_images: that were left out.
+        config: what `config.json` holds.
+    """
+    measured = f"measured on the {result['split']} set"
+    epochs = str(result["epochs"]) + (f", stopped {result['stopped']}" if "stopped" in result else "")
+    parameters, time = ("parameters", f"{result['parameters']:,}"), ("time in all", duration(result["seconds"]))
+    metric = next(iter(result)).removeprefix("test_").replace("_", " ")
+    words = f"loss, {metric}, learning rate and gradient norm by epoch"
+    write_page(
+        path,
+        "report",
+        title=title,
+        subtitle=f"recipe {result['recipe']}; best epoch {result['best_epoch']} of {epochs}; {measured}",
+        panel=dataclasses.replace(panel, figures=[*panel.figures, parameters, time]),
+        curves=Section("Training", picture=png_uri(curves.read_bytes()), alt=words),
+        bad_images=[(image.path, image.reason) for image in bad_images],
+        configuration=printable_json(config or {}).split("\n"),
+    )

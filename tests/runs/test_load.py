@@ -15,7 +15,7 @@ from conftest import make_tiny
 
 import keras_vit
 from keras_vit import cli
-from keras_vit.runs.saved_runs import RunFacts, check_reloads, load_model, read_facts
+from keras_vit.runs.load import RunFacts, check_reloads, load_model, read_facts
 
 CONFIG = {
     "arguments": {"data": "photos"},

@@ -1,16 +1,52 @@
-"""The start of a command that computes: Keras and its backend are imported without their words on the terminal."""
+"""Text for a terminal, paths from it, and the start of a command that computes.
 
+Keras and its backend are imported without their words on the terminal.
+"""
+
+import argparse
 import contextlib
+import itertools
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import install_hint
-from keras_vit.cli.compiled_programs import keep_compiled_programs
-from keras_vit.cli.printing import printable
+from keras_vit.cli.jax_cache import enable_jax_cache
+from keras_vit.files import expand_path
+from keras_vit.pages.formatting import printable
 from keras_vit.silence import silent_descriptor
+
+
+def one_line(text: Any) -> str:
+    """Text in one line, with a semicolon where a line ended without a mark, or a full stop before a new sentence."""
+    lines = [" ".join(line.split()) for line in str(text).splitlines() if line.strip()]
+    marks = [
+        "" if line[-1] in ".:;,?" else "." if then[0].isupper() else ";" for line, then in itertools.pairwise(lines)
+    ]
+    return printable(" ".join(line + mark for line, mark in itertools.zip_longest(lines, marks, fillvalue="")))
+
+
+def terminal_width() -> int | None:
+    """Letters of a line where a person reads the output; `None` where it goes into a file or a pipe."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if is_terminal else None
+
+
+def say_error(text: str) -> None:
+    """Writes to the error stream, and nowhere where that is closed; `print` would take the output instead."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            print(text, file=sys.stderr)
+
+
+def path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("a path must not be empty")
+    return expand_path(text)
+
 
 # What Keras and TensorFlow import where they find it, for wrappers and pictures of theirs that no command needs.
 _OTHERS = ("sklearn", "matplotlib", "IPython", "pandas", "jax")
@@ -54,7 +90,7 @@ def start_tensorflow() -> None:
     tf.config.list_physical_devices()
     if keras.backend.backend() == "jax":
         tf.config.set_visible_devices([], "GPU")  # TensorFlow reads the data only, and would take a GPU's memory
-        keep_compiled_programs()
+        enable_jax_cache()
 
 
 def _how_to_start(error: ImportError) -> str:

@@ -15,8 +15,8 @@ from keras_vit import open_source
 from keras_vit.data.source import fingerprint
 from keras_vit.exporting.engines import accelerate as engines
 from keras_vit.exporting.formats import FORMATS, find_format
-from keras_vit.runs.saved_runs import RunFacts, load_model
-from keras_vit.runs.training_data import calibration_photos, has_changed
+from keras_vit.runs.finished_runs import calibration_photos, has_changed
+from keras_vit.runs.load import RunFacts, load_model
 
 STAND_INS = "parts of two photos of scikit-learn"
 NAMES = ("disc", "stripes", "tiles")

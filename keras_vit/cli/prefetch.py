@@ -16,7 +16,7 @@ from keras_vit.images.resizing import least_size
 _THREADS = 4  # at most, since each holds a photo: up to 192 MB
 
 
-def photos_ahead(paths: Sequence[Path], model: Any, is_exact: bool) -> Iterator[tuple[Path, np.ndarray | str]]:
+def prefetch_photos(paths: Sequence[Path], model: Any, is_exact: bool) -> Iterator[tuple[Path, np.ndarray | str]]:
     """Each path with its image `(1, H, W, C)`, prepared for a model, or with the reason why there is none.
 
     Args:

@@ -11,8 +11,8 @@ import pytest
 import keras_vit
 from keras_vit import cli
 from keras_vit.config.progressive_resizing import ResolutionStage
-from keras_vit.runs import expectation
-from keras_vit.runs.expectation import say_expected
+from keras_vit.runs import estimates
+from keras_vit.runs.estimates import say_expected
 from keras_vit.runs.options import FinetuneOptions
 
 CONFIG = keras_vit.ViTConfig(patch_size=4, hidden_size=12, num_layers=4, num_heads=3, mlp_dim=17)
@@ -32,9 +32,9 @@ def prepared(steps=500, batch_size=64, image_size=(12, 20), model=None, **option
 @pytest.fixture
 def slow(monkeypatch):
     """A processor that takes 0.5 s for the forward pass of an image, and 0.4 s to compile it."""
-    monkeypatch.setattr(expectation, "has_accelerator", lambda: False)
-    monkeypatch.setattr(expectation, "_LONG_WORK", 0)
-    monkeypatch.setattr(expectation, "_seconds_of_an_image", lambda model, timed: (0.4, 0.5))
+    monkeypatch.setattr(estimates, "has_accelerator", lambda: False)
+    monkeypatch.setattr(estimates, "_LONG_WORK", 0)
+    monkeypatch.setattr(estimates, "_seconds_of_an_image", lambda model, timed: (0.4, 0.5))
 
 
 def said_of(preparation, out):
@@ -87,19 +87,19 @@ def test_checkpoints_on_another_disk_are_said_by_themselves(monkeypatch, tmp_pat
 
 
 def test_short_run_and_an_accelerator_are_not_timed(monkeypatch, tmp_path):
-    monkeypatch.setattr(expectation, "_seconds_of_an_image", lambda model: pytest.fail("timed"))
+    monkeypatch.setattr(estimates, "_seconds_of_an_image", lambda model: pytest.fail("timed"))
     assert len(said_of(prepared(steps=2), tmp_path)) == 1
-    monkeypatch.setattr(expectation, "has_accelerator", lambda: True)
-    monkeypatch.setattr(expectation, "_LONG_WORK", 0)
+    monkeypatch.setattr(estimates, "has_accelerator", lambda: True)
+    monkeypatch.setattr(estimates, "_LONG_WORK", 0)
     assert len(said_of(prepared(), tmp_path)) == 1
 
 
 def test_an_image_is_timed_and_the_model_stays(slow, monkeypatch, tmp_path):
     monkeypatch.undo()
-    monkeypatch.setattr(expectation, "_TIMING", 0.01)
+    monkeypatch.setattr(estimates, "_TIMING", 0.01)
     preparation = prepared()
     before = [np.array(weight) for weight in preparation.model.variables]
-    compiling, image = expectation._seconds_of_an_image(preparation.model, 3)
+    compiling, image = estimates._seconds_of_an_image(preparation.model, 3)
     assert 0 < image < 10
     assert 0 <= compiling < 60
     after = [np.array(weight) for weight in preparation.model.variables]

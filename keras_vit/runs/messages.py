@@ -1,19 +1,29 @@
-"""What a run says of its data, model and recipe before it trains, a fact a line."""
+"""What a run prints before it trains, a fact a line, and at its end: what it came to, and what to do next.
 
-from collections.abc import Iterator, Sequence
+Keras is not needed, since a finished run answers to the same command once more.
+"""
 
-import keras
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.config.progressive_resizing import ResolutionStage
-from keras_vit.data.source import Source
 from keras_vit.images.validation import count_reasons
-from keras_vit.pages.formatting import format_facts, printable
-from keras_vit.training.plan import Plan
+from keras_vit.pages.formatting import columns, duration, format_facts, printable
+from keras_vit.runs.run_files import REPORT
+from keras_vit.tasks import Task
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.data.source import Source
+    from keras_vit.training.plan import Plan
 
 _PHOTOS = "photos"  # with which the kinds of ignored files begin that its owner may miss
 
 
-def data_lines(source: Source, outputs: str) -> Iterator[str]:
+def data_lines(source: "Source", outputs: str) -> Iterator[str]:
     """Its name and size, with the outputs in words, and how many files of each kind do not count."""
     sizes = ", ".join(f"{split} {size:,}" for split, size in source.sizes.items())
     yield from format_facts("data", f"{printable(source.name)}: {outputs}; {sizes} images")
@@ -26,7 +36,7 @@ def data_lines(source: Source, outputs: str) -> Iterator[str]:
         yield from format_facts("", f"ignored: {', '.join(photos)}")
 
 
-def plan_lines(model: keras.Model, learning: int, plan: Plan, stages: Sequence[ResolutionStage]) -> Iterator[str]:
+def plan_lines(model: "keras.Model", learning: int, plan: "Plan", stages: Sequence[ResolutionStage]) -> Iterator[str]:
     """The model, of whose parameters so many learn, and the recipe with what differs from it as it was published."""
     size, parameters = "x".join(map(str, model.input_shape[1:])), model.count_params()
     share = "all learn" if learning == parameters else f"{learning:,} learn"
@@ -41,3 +51,17 @@ def plan_lines(model: keras.Model, learning: int, plan: Plan, stages: Sequence[R
     if len(stages) > 1:
         sizes = ", ".join(f"{'x'.join(map(str, stage.image_size))} from epoch {stage.epoch}" for stage in stages)
         yield from format_facts("", f"images grow: {sizes}")
+
+
+def result_lines(folder: Path, facts: Mapping[str, Any], task: Task) -> Iterator[str]:
+    """A table of results and the next command; `facts` are those of `result.json`, of which old runs lack some."""
+    rows = [*task.result_rows(facts)]
+    if "seconds" in facts:
+        rows.append(("time", duration(facts["seconds"])))
+    report = folder / REPORT if (folder / REPORT).is_file() else folder
+    yield ""
+    yield "Results"
+    yield from (f"  {line}" for line in columns([*rows, ("report", printable(report))]))
+    yield ""
+    yield "Next"
+    yield f"  keras-vit predict PHOTO --model {shlex.quote(printable(folder))}"
