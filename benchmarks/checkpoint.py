@@ -170,15 +170,15 @@ def newest_size(folder):
 
 
 def ours(name, model, folder):
+    from keras_vit.training.resuming.async_writer import AsyncWriter
     from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
-    from keras_vit.training.resuming.variables import Reader
-    from keras_vit.training.resuming.writing import Writer
+    from keras_vit.training.resuming.variables import StateReader
 
-    reader, writer = Reader(), Writer(CheckpointFolder(folder))
+    reader, writer = StateReader(), AsyncWriter(CheckpointFolder(folder))
 
     def begin(number):
         groups = {"model": model.variables, "optimizer": model.optimizer.variables}
-        pieces = (piece for name, variables in groups.items() for piece in reader.pieces_of(name, variables))
+        pieces = (piece for name, variables in groups.items() for piece in reader.shards_of(name, variables))
         writer.start(pieces, {"step": number, "epoch": 0}, "0")
         return writer.wait
 

@@ -3,7 +3,7 @@
     python -m benchmarks.scale > benchmarks/results/scale.csv
 
 Nothing runs here: weights, moments and gradients are counted from the variables of the model itself, built without
-values. What each layout sends is from the rules of `keras_vit.training.hosts.sharding`, a step's work from
+values. What each layout sends is from the rules of `keras_vit.training.hosts.layout_maps`, a step's work from
 `keras_vit.flops`. `tests/training/hosts/test_scale.py` holds the bytes to the collectives of the compiled step, the
 parts of the weights to `jax.live_arrays()`, and the work to XLA's count. The time is that of an ideal device, which
 computes while it sends, with the FLOP/s and the bandwidth that are given. By default these are 400 TFLOP/s in bfloat16
@@ -19,8 +19,8 @@ import sys
 
 from keras_vit.config.flops import TRAINING_PASSES, flops
 from keras_vit.config.variants import VARIANTS
+from keras_vit.training.hosts.layout_maps import ITEM, LARGE, rules
 from keras_vit.training.hosts.layout_maps import shapes_of as layout_shapes
-from keras_vit.training.hosts.sharding import ITEM, LARGE, rules
 
 DEVICES = tuple(2**power for power in range(11))
 KINDS = ("data", "fsdp", "tensor")

@@ -59,7 +59,7 @@ NO_KERAS |= {"exporting.staging", "exporting.engines", "exporting.engines.artifa
 NO_KERAS |= {"runs.run_files", "runs.finished_runs", "runs.messages"}  # and of a run that has finished
 NO_KERAS |= {"runs.load", "exporting.onnx_session", "exporting.report"}
 NO_KERAS |= {"training", "training.hosts"}  # a launcher's facts, and:
-NO_KERAS |= {f"training.hosts.{name}" for name in ("meeting", "processes", "sharding")}
+NO_KERAS |= {"training.hosts.processes"}
 NO_KERAS_ROOMS = {"config", "pages", "cli", "tasks", "images", "embedding"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:

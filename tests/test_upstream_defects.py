@@ -19,7 +19,7 @@ from keras_vit.model import replicated_model, training_step
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
 # What is there for the defect, and goes with it.
 MENDED_BY = {
-    "clipping": "`keras_private.clip_after_sum`, and `apply` of training/joint_step.py",
+    "clipping": "`keras_private.clip_after_sum`, and `apply` of training/optimizers.py",
     "accumulation": "its row in `_check_optimizer` of model/replicated_model.py",
     "overwriting": "its row in `_check_optimizer` of model/replicated_model.py",
     "uneven last batch": "`pad_batch` and the steps of model/training_step.py",

@@ -40,7 +40,7 @@ from keras_vit.pages.formatting import printable
 from keras_vit.runs.options import FLAGS
 from keras_vit.silence import discard_output
 from keras_vit.synonyms import lookup, run_option_hint
-from keras_vit.training.hosts.processes import leave_others
+from keras_vit.training.hosts.processes import exit_without_waiting
 from keras_vit.version import __version__
 from keras_vit.weights.download import DownloadError
 
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         atexit.register(_leave_at_once, ended)  # before all others, so that it comes after them
     code = _run(asked, is_launched=end_with_launcher())
     if code:
-        leave_others(code)
+        exit_without_waiting(code)
     ended.append(code)
     return code
 

@@ -13,8 +13,8 @@ from keras_vit.annotations import Logs, Tensor, Variable
 from keras_vit.runs.run_directory import RunDirectory
 from keras_vit.runs.run_files import BEST, LAST
 from keras_vit.tasks import Task
-from keras_vit.training.optimizer_state import inner_optimizer, steps_of
-from keras_vit.training.resuming.agreement import agreed
+from keras_vit.training.optimizers import inner_optimizer, steps_of
+from keras_vit.training.resuming.coordination import all_reduce_max
 
 
 class Recorder(keras.callbacks.Callback):
@@ -220,6 +220,6 @@ class EpochCalls(keras.callbacks.Callback):
             self._on_epoch(EpochRecord(epochs=self._epochs, metrics=metrics, **own))
         except StopRun as stop:
             reason = str(stop)
-        if agreed(int(reason is not None)):  # of several processes one is enough
+        if all_reduce_max(int(reason is not None)):  # of several processes one is enough
             self._recorder.stopped = reason or ""
             self.model.stop_training = True

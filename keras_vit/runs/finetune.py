@@ -43,8 +43,8 @@ from keras_vit.runs.run_directory import RunDirectory, check_writable, plain
 from keras_vit.runs.run_files import BAD_IMAGES, CHECKPOINTS, CONFIG, LAST, metric_columns
 from keras_vit.training.callbacks import StepFacts
 from keras_vit.training.checkpoints import Checkpoints
-from keras_vit.training.hosts.distribution import check_everywhere, of_all, run_together
-from keras_vit.training.optimizer_state import steps_of
+from keras_vit.training.hosts.distribution import check_same_everywhere, run_together, shared_run_dir
+from keras_vit.training.optimizers import steps_of
 
 
 @with_options
@@ -103,22 +103,22 @@ def finetune(
     if not (on_epoch is None or callable(on_epoch)):
         raise with_parameters(TypeError(f"`on_epoch` must be callable, or None.\nReceived: {on_epoch!r}."), "on_epoch")
     began = time.monotonic()
-    first = Path(out) == of_all(out)  # of several processes the first decides what goes on
+    first = Path(out) == shared_run_dir(out)  # of several processes the first decides what goes on
     earlier = find_earlier(out, options.resume if first else "auto")
     check_installed("matplotlib", "it draws the pictures of a run", "train")
     check_installed("jinja2", "it fills in the report of a run", "train")
-    say(f"Fine-tuning into {printable(of_all(out))}")
+    say(f"Fine-tuning into {printable(shared_run_dir(out))}")
     preparation = prepare(data, as_begun(options, earlier), say)
     asked = dataclasses.replace(preparation.options, accumulation_steps=options.accumulation_steps)
     preparation = dataclasses.replace(preparation, options=asked)
     configuration = configuration_of(preparation, data, out)
-    check_everywhere(fingerprint_of(configuration))  # of processes that train together
+    check_same_everywhere(fingerprint_of(configuration))  # of processes that train together
     if earlier is not None:
         check_same(out, earlier, configuration)
     if isinstance(options.model, ImageModel):
         check_reloads(preparation.model)
-    check_disk(of_all(out), preparation.model, preparation.plan.recipe)
-    say_expected(preparation, of_all(out), say)
+    check_disk(shared_run_dir(out), preparation.model, preparation.plan.recipe)
+    say_expected(preparation, shared_run_dir(out), say)
     task = options.found_task
     run = RunDirectory(out, metric_columns(task), goes_on=earlier is not None)
     recorder, progress = Recorder(run, task), Progress(preparation.plan, say, preparation.stages, task.metrics)
@@ -146,7 +146,7 @@ def _checkpoints(
     also: Sequence[keras.callbacks.Callback],
 ) -> Checkpoints:
     return Checkpoints(
-        of_all(run.path) / CHECKPOINTS,
+        shared_run_dir(run.path) / CHECKPOINTS,
         every_minutes=options.checkpoint_minutes,
         every_steps=options.checkpoint_every,
         fingerprint=fingerprint_of(configuration, earlier),
@@ -159,8 +159,8 @@ def _check_begin(
 ) -> None:
     """Locks the folder, and refuses what could not come to its end; files that are there stay as they are."""
     checkpoints.lock()
-    check_resumed(of_all(run.path), checkpoints.found, options.resume, earlier)
-    for folder in (run.path, of_all(run.path) / CHECKPOINTS):
+    check_resumed(shared_run_dir(run.path), checkpoints.found, options.resume, earlier)
+    for folder in (run.path, shared_run_dir(run.path) / CHECKPOINTS):
         check_writable(folder)
 
 

@@ -48,11 +48,10 @@ from keras_vit.runs.messages import data_lines, plan_lines
 from keras_vit.runs.options import FinetuneOptions, is_short, parse_layout, parse_trainable
 from keras_vit.tasks import DEFAULT, Task
 from keras_vit.training.devices import Devices, strategy
-from keras_vit.training.hosts.distribution import spread
+from keras_vit.training.hosts.distribution import set_distribution
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
-from keras_vit.training.model_check import check_model
-from keras_vit.training.plan import Plan, plan
-from keras_vit.training.resuming.agreement import agreed
+from keras_vit.training.plan import Plan, check_model, plan
+from keras_vit.training.resuming.coordination import all_reduce_max
 from keras_vit.version import __version__
 from keras_vit.weights.download.environment import without_secrets
 from keras_vit.weights.origin import read_origin, record_origin
@@ -317,7 +316,7 @@ def _find_model(
     arguments |= {"weights": weights, "input_shape": shape, **options.found_task.model_arguments(source)}
     layout, parts = parse_layout(options.layout)
     if layout != "none":
-        spread(layout, parts, known if config is None else config, **arguments)
+        set_distribution(layout, parts, known if config is None else config, **arguments)
     builder = build_resnet if isinstance(known, ResNetConfig) else build
     return builder(config, name=name, **arguments), "reset"
 
@@ -374,8 +373,8 @@ def _make_plan(
         )
     on_one_device = batch_size // devices
     # Of several processes the first alone knows what a run that goes on began with; and free memory may differ.
-    micro_batches = agreed(options.accumulation_steps or 0)
-    micro_batches = micro_batches or agreed(_fewest_micro_batches(options, model, recipe, on_one_device))
+    micro_batches = all_reduce_max(options.accumulation_steps or 0)
+    micro_batches = micro_batches or all_reduce_max(_fewest_micro_batches(options, model, recipe, on_one_device))
     training_plan = plan(
         recipe,
         model,

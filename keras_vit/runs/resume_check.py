@@ -35,8 +35,8 @@ from keras_vit.runs.run_files import (
     read_config,
     signature_of,
 )
+from keras_vit.training.resuming.async_writer import differences
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
-from keras_vit.training.resuming.writing import differences
 
 _MACHINE = ("python", "platform")  # versions that do not either
 # Facts of the data that change where they are moved as a whole, and those of files that nothing is trained on.

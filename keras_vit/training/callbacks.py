@@ -8,8 +8,7 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, LastGood, Logs
 from keras_vit.checks import check_positive_int
-from keras_vit.training.optimizer_state import inner_optimizer, rate_at, steps_of
-from keras_vit.training.optimizers import LEFT_OUT, GuardedOptimizer
+from keras_vit.training.optimizers import LEFT_OUT, GuardedOptimizer, inner_optimizer, rate_at, steps_of
 
 MAX_SKIPS = 50  # float16: the scale goes through all of float32's powers of two in 149 + 15 halvings
 
@@ -31,7 +30,7 @@ class NonFiniteGuard(keras.callbacks.Callback):
 
     The optimizers of this package leave weights and moments alone where a gradient is not finite. So what the model
     holds, and what another callback has saved, is finite. Other optimizers are refused: with them the weights would
-    be lost by the time a callback is asked. List it first, so that nothing else is logged of that step. With
+    be lost by the time a callback is called. List it first, so that nothing else is logged of that step. With
     `steps_per_execution=k` it looks after every k steps.
 
     Under `LossScaleOptimizer` (float16) single overflows are normal: it skips the step and halves its scale. Then
@@ -80,8 +79,8 @@ class NonFiniteGuard(keras.callbacks.Callback):
         loss = float((logs or {}).get("loss", 0.0))
         norm = float(ops.convert_to_numpy(inner_optimizer(self.model).gradient_norm))
         if norm == LEFT_OUT or not math.isfinite(loss):
-            said = "not finite" if norm == LEFT_OUT else norm
-            self._stop(f"loss {loss}, gradient norm {said}", "a lower learning rate, a longer warm-up or clipping")
+            shown = "not finite" if norm == LEFT_OUT else norm
+            self._stop(f"loss {loss}, gradient norm {shown}", "a lower learning rate, a longer warm-up or clipping")
 
     def _count_skips(self) -> None:
         before, scale = self._scale or 0.0, self._loss_scale() or 0.0
@@ -162,6 +161,6 @@ class StepFacts(keras.callbacks.Callback):
 
 
 def _sync(model: keras.Model) -> None:
-    """Brings the model up to date on JAX, where `fit` keeps the state to itself until it is asked for."""
+    """Brings the model up to date on JAX, where `fit` holds the state itself."""
     if keras.backend.backend() == "jax":
         model.jax_state_sync()

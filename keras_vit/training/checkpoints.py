@@ -1,32 +1,33 @@
 """The callback that saves a training as it goes, and takes it up again where it stopped, in the midst of an epoch.
 
-What another process had of an epoch is passed over: `fit` counts these steps, and nothing is computed or read. So all
+What another process had of an epoch is skipped: `fit` counts these steps, and nothing is computed or read. So all
 other callbacks see whole epochs.
 """
 
+import contextlib
 import itertools
 import json
 import math
 import os
+import signal
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import keras
 
-from keras_vit.annotations import FilePath, Logs, Variable
+from keras_vit.annotations import Arguments, FilePath, Logs, Variable
 from keras_vit.checks import check_positive, check_positive_int
-from keras_vit.keras_private import start_at_epoch
-from keras_vit.training.resuming.agreement import agreed, agreed_mark, agreed_newest, processes
-from keras_vit.training.resuming.callback_states import check_callbacks, set_state, state_of
+from keras_vit.keras_private import build_metrics, start_at_epoch
+from keras_vit.training.resuming.async_writer import RULE, AsyncWriter, check_facts
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
-from keras_vit.training.resuming.passing import OTHER_BATCHES, Passing, at_once
-from keras_vit.training.resuming.pieces import Piece
-from keras_vit.training.resuming.signals import StopSignals, leave
+from keras_vit.training.resuming.coordination import all_reduce_max, broadcast_latest, broadcast_run_id, processes
+from keras_vit.training.resuming.tensor_file import Shard
 from keras_vit.training.resuming.training_state import OPTIMIZER, TrainingState, examples_of
-from keras_vit.training.resuming.variables import METRICS, Reader, check_fits, names_of, path_of, restore
-from keras_vit.training.resuming.writing import RULE, Writer, check_facts
+from keras_vit.training.resuming.variables import METRICS, StateReader, check_fits, names_of, path_of, restore
 
 
 class Checkpoints(keras.callbacks.Callback):
@@ -35,7 +36,7 @@ class Checkpoints(keras.callbacks.Callback):
     A checkpoint holds all variables of the model and its layers, seeds and counters among them, and the optimizer with
     its average and its loss scale. Optimizers and metrics in attributes are in it too. It has the running sums of
     metrics, the place in epoch and data, and what the callbacks in `also` remember. It is written whole or not at all,
-    with checksums. A damaged one is named in a warning and passed over. One that is not finite is not written.
+    with checksums. A damaged one is named in a warning and skipped. One that is not finite is not written.
 
     It is written by a thread, while training goes on with what was copied. A write that fails, as on a full disk, is a
     warning, and the checkpoints before stay. SIGTERM and Ctrl-C end `fit` after the step, by `SystemExit(143)` or
@@ -96,13 +97,13 @@ class Checkpoints(keras.callbacks.Callback):
             raise ValueError("`folder` must be a path of its own.\nReceived: folder=''. Pass \".\" for this one.")
         process, count = processes()
         self._folder = CheckpointFolder(Path(folder), keep, process, count)
-        self._reader, self._writer = Reader(), Writer(self._folder)
+        self._reader, self._writer = StateReader(), AsyncWriter(self._folder)
         self._signals = StopSignals()
-        self._looked = self._is_asked = False
+        self._has_looked = self._step_was_read = False
         self._found: Checkpoint | None = None
-        self._epoch = self._batch = self._epoch_start = self._passed = self._saved_step = 0
+        self._epoch = self._batch = self._epoch_start = self._skipped = self._saved_step = 0
         self._is_training = self._is_complete = False
-        self._passing: Passing | None = None
+        self._skipping: SkippedSteps | None = None
         self._state: Any = None  # a `TrainingState` from `on_train_begin` on
         self._examples: int | None = None  # of the epoch, while validation counts its own
         self._logs: Logs = None  # of the last step
@@ -113,15 +114,15 @@ class Checkpoints(keras.callbacks.Callback):
     @property
     def found(self) -> Checkpoint | None:
         """The newest valid checkpoint; looked for once."""
-        if not self._looked:
-            self._found = agreed_newest(self._folder)
-            self._looked = True
+        if not self._has_looked:
+            self._found = broadcast_latest(self._folder)
+            self._has_looked = True
         return self._found
 
     @property
     def step(self) -> int:
         """Batches that were drawn up to the newest valid checkpoint, where the data must go on; 0 if there is none."""
-        self._is_asked = True
+        self._step_was_read = True
         return self.found.facts["step"] if self.found else 0
 
     @property
@@ -132,11 +133,11 @@ class Checkpoints(keras.callbacks.Callback):
     def on_train_begin(self, logs: Logs = None) -> None:
         self._folder.acquire()
         found = self.found
-        self._mark = agreed_mark()
+        self._mark = broadcast_run_id()
         self._state, self._is_complete = TrainingState(self.model), False
-        self._epoch = self._batch = self._epoch_start = self._passed = 0
+        self._epoch = self._batch = self._epoch_start = self._skipped = 0
         if found is not None:
-            self._take_up(found)
+            self._resume_from(found)
             self._writer.path = found.path
         self._folder.sweep()
         start_at_epoch(self.model, self._epoch)
@@ -147,21 +148,21 @@ class Checkpoints(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         start_at_epoch(self.model, 0)  # as it was, for the next `fit`
         self._check_epoch(epoch)
-        self._epoch, self._batch, self._sums = epoch, self._passed, None
-        if self._passed and self.found is not None:
-            self._passing = Passing(self.model, self.found, draws=not self._is_placed())
+        self._epoch, self._batch, self._sums = epoch, self._skipped, None
+        if self._skipped and self.found is not None:
+            self._skipping = SkippedSteps(self.model, self.found, draws=not self._is_placed())
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._logs = logs
-        if batch < self._passed:
-            if batch + 1 == self._passed and self.found is not None:
-                self._put_back(self.found)  # over what other callbacks did in an epoch and steps that they saw twice
+        if batch < self._skipped:
+            if batch + 1 == self._skipped and self.found is not None:
+                self._restore_state(self.found)  # over what other callbacks did in steps that they saw twice
             return
         if not self._is_complete:
             self._check_first_step(batch)
         self._batch = batch + 1
-        if asked := agreed(self._signals.received or int(self._is_due())):
-            self._save(asked)
+        if request := all_reduce_max(self._signals.received or int(self._is_due())):
+            self._save(request)
 
     def on_test_begin(self, logs: Logs = None) -> None:
         if self._is_training:
@@ -169,17 +170,17 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Leaves in the midst of a validation, with what training came to."""
-        if self._sums is not None and (asked := agreed(self._signals.received or 0)):
+        if self._sums is not None and (request := all_reduce_max(self._signals.received or 0)):
             for callback in self.also:
                 getattr(callback, "settle", _nothing)()
-            self._save(asked)
+            self._save(request)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._epoch_start, self._epoch = self._made, epoch + 1
-        self._batch = self._passed = 0
+        self._batch = self._skipped = 0
         self._sums = None
-        self._end_passing()
-        self._save(agreed(self._signals.received or 0), done=bool(self.model.stop_training))
+        self._stop_skipping()
+        self._save(all_reduce_max(self._signals.received or 0), done=bool(self.model.stop_training))
 
     def on_train_end(self, logs: Logs = None) -> None:
         start_at_epoch(self.model, 0)
@@ -195,11 +196,11 @@ class Checkpoints(keras.callbacks.Callback):
         `fit` of this package's models does it. After an error in `fit` of another model it must be called.
         """
         self._is_training = False
-        self._end_passing()
+        self._stop_skipping()
         self._signals.close()
         self._writer.wait()
         self._folder.release()
-        self._looked = self._is_asked = False
+        self._has_looked = self._step_was_read = False
 
     def lock(self) -> None:
         """Takes the folder for this process, and refuses a checkpoint that was begun otherwise; `fit` does it too.
@@ -214,10 +215,10 @@ class Checkpoints(keras.callbacks.Callback):
         """Removes all checkpoints with their folder, once the run has come to its end; files of others stay."""
         self._folder.discard()
 
-    def _end_passing(self) -> None:
-        if self._passing is not None:
-            self._passing.end()
-            self._passing = None
+    def _stop_skipping(self) -> None:
+        if self._skipping is not None:
+            self._skipping.end()
+            self._skipping = None
 
     @property
     def _made(self) -> int:
@@ -231,20 +232,20 @@ class Checkpoints(keras.callbacks.Callback):
             return False
         return time.monotonic() - self._saved_at >= 60 * self.every_minutes
 
-    def _save(self, asked: int, done: bool = False) -> None:
-        """Saves, and leaves if a signal has asked for it."""
+    def _save(self, request: int, done: bool = False) -> None:
+        """Saves, and leaves if the request is a signal's number."""
         self._writer.wait()
         named = self._state.groups()
-        groups = [self._reader.pieces_of(name, variables) for name, variables in named]
+        groups = [self._reader.shards_of(name, variables) for name, variables in named]
         groups.append(self._sums if self._sums is not None else self._metrics())
         self._writer.start(itertools.chain.from_iterable(groups), self._facts(done, named), self._mark)
         self._saved_step, self._saved_at = self._made, time.monotonic()
-        if asked > 1:
+        if request > 1:
             self.close()
-            leave(asked)
+            leave(request)
 
-    def _metrics(self) -> Iterator[Piece]:
-        return self._reader.pieces_of(METRICS, self.model.metrics_variables)
+    def _metrics(self) -> Iterator[Shard]:
+        return self._reader.shards_of(METRICS, self.model.metrics_variables)
 
     def _facts(self, done: bool, named: Sequence[tuple[str, Sequence[Variable]]]) -> dict[str, Any]:
         examples = self._examples if self._sums is not None else examples_of(self.model)
@@ -261,16 +262,16 @@ class Checkpoints(keras.callbacks.Callback):
             "paths": {name: list(map(path_of, variables)) for name, variables in named},
         }
 
-    def _take_up(self, found: Checkpoint) -> None:
+    def _resume_from(self, found: Checkpoint) -> None:
         facts = found.facts
         self._check(found)
-        self._put_back(found)
-        self._epoch, self._batch, self._passed = facts["epoch"], facts["batch"], facts["batch"]
+        self._restore_state(found)
+        self._epoch, self._batch, self._skipped = facts["epoch"], facts["batch"], facts["batch"]
         self._epoch_start = facts["step"] - facts["batch"]
         if facts["done"]:
             self._epoch = self.params["epochs"]
 
-    def _put_back(self, found: Checkpoint) -> None:
+    def _restore_state(self, found: Checkpoint) -> None:
         """Gives variables and callbacks what they had as the checkpoint was written."""
         groups = self._state.groups(has_optimizer=bool(names_of(found, OPTIMIZER)))
         for name, variables in groups:
@@ -285,8 +286,8 @@ class Checkpoints(keras.callbacks.Callback):
         self._is_complete = True
         try:
             self._state.check_complete()
-            if self._passed and self.found is not None and self._is_placed():
-                self._check_size(self.found, batch + 1 - self._passed)
+            if self._skipped and self.found is not None and self._is_placed():
+                self._check_size(self.found, batch + 1 - self._skipped)
         except ValueError:
             self.close()
             raise
@@ -302,11 +303,11 @@ class Checkpoints(keras.callbacks.Callback):
 
     def _is_placed(self) -> bool:
         """Whether the data begin where the checkpoint is."""
-        return self._is_asked or getattr(self.model, "data_start_step", None) is not None
+        return self._step_was_read or getattr(self.model, "data_start_step", None) is not None
 
     def _check_size(self, checkpoint: Checkpoint, steps: int) -> None:
         """Refuses batches of another size than that of the epoch up to now; its last one may be smaller."""
-        used, passed, in_all = checkpoint.facts.get("examples"), self._passed, self.params.get("steps")
+        used, passed, in_all = checkpoint.facts.get("examples"), self._skipped, self.params.get("steps")
         if used is None or used % passed:
             return  # not counted, or of several sizes
         self._state.groups()  # which brings what JAX holds
@@ -322,7 +323,7 @@ class Checkpoints(keras.callbacks.Callback):
         """Refuses what would go on otherwise than it began."""
         facts = checkpoint.facts
         check_facts(checkpoint, self.fingerprint)
-        steps, passed, together = self.params.get("steps"), facts["batch"], at_once(self.model)
+        steps, passed, together = self.params.get("steps"), facts["batch"], steps_per_call(self.model)
         if passed and facts["steps_per_epoch"] != steps:
             numbers = (steps, facts["steps_per_epoch"])
             now, before = ("an unknown number of" if number is None else number for number in numbers)
@@ -360,7 +361,7 @@ def _as_read_back(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(logs: Logs) -> dict[str, float]:
-    """What a step has told that JSON can hold; Keras has made numbers of its scalars."""
+    """The logs of a step that JSON can hold; Keras has made numbers of its scalars."""
     return {name: value for name, value in (logs or {}).items() if isinstance(value, float)}
 
 
@@ -374,3 +375,189 @@ def _check_backend() -> None:
             "a training that stopped within an epoch goes on by steps that compute nothing, on TensorFlow and JAX.\n"
             "Received: the torch backend. Save and load the model at the ends of epochs."
         )
+
+
+OTHER_BATCHES = "an epoch that was begun goes on with batches of the same size, or images are seen twice or never"
+
+
+def steps_per_call(model: keras.Model) -> int:
+    """Steps that one call of `model.train_function` makes."""
+    return model.steps_per_execution
+
+
+class SkippedSteps:
+    """Stands in for `model.train_function` until the steps that were made before are passed.
+
+    It computes nothing and gives the logs of the last of them, as a GAN's losses, which are no metrics. Data that do
+    not begin where the checkpoint is are drawn, and must have as many examples as were used.
+    """
+
+    def __init__(self, model: keras.Model, checkpoint: Checkpoint, draws: bool) -> None:
+        self._model, self._checkpoint, self._draws = model, checkpoint, draws
+        self._function = model.train_function
+        self._left = -(-checkpoint.facts["batch"] // steps_per_call(model))
+        self._drawn = 0
+        self._logs: Arguments | None = None
+        if keras.backend.backend() == "jax":  # which takes the variables out of the model as the first step begins
+            self._restore()
+            model.train_function = self._jax_step
+        else:
+            model.train_function = self._step
+
+    def end(self) -> None:
+        """Gives the model its own function again."""
+        self._model.train_function = self._function
+
+    def _step(self, iterator: Any) -> Any:
+        if self._logs is None:
+            # A model whose `train_step` alone computes, as a GAN, cannot be built on shapes; nor has it to be.
+            if len(names_of(self._checkpoint, METRICS)) > len(self._model.metrics_variables):
+                build_metrics(self._model, iterator.element_spec)
+            self._restore()
+        return self._logs if self._pass(iterator) else self._model.train_function(iterator)
+
+    def _jax_step(self, state: Any, iterator: Any) -> Any:
+        return (self._logs, state) if self._pass(iterator) else self._model.train_function(state, iterator)
+
+    def _pass(self, iterator: Any) -> bool:
+        """Whether this step was made before; the first that was not has the model's own function again."""
+        self._left -= 1
+        if self._left < 0:
+            self.end()
+            return False
+        if self._draws:
+            self._draw(iterator)
+        return True
+
+    def _draw(self, iterator: Any) -> None:
+        used = self._checkpoint.facts.get("examples")
+        for _ in range(steps_per_call(self._model)):
+            batch = next(iterator, None)
+            if batch is None:  # else `fit` would end the epoch here, without a word
+                raise ValueError(
+                    f"{OTHER_BATCHES}.\nReceived: data that end before step {self._checkpoint.facts['batch']} of the "
+                    "epoch, where the checkpoint is. Pass the data and the batch size that the run began with."
+                )
+            self._drawn += _examples(batch)
+        if used is not None and not self._left and self._drawn != used:
+            raise ValueError(
+                f"{OTHER_BATCHES}.\nReceived: {self._drawn} examples in the first {self._checkpoint.facts['batch']} "
+                f"steps, where {used} were used. Pass the batch size that the run began with."
+            )
+
+    def _restore(self) -> None:
+        restore(self._checkpoint, METRICS, self._model.metrics_variables)
+        metrics = {name: float(value) for name, value in self._model.get_metrics_result().items()}
+        self._logs = self._checkpoint.facts.get("logs") or metrics  # of a checkpoint from before it had logs
+
+
+def _examples(batch: Any) -> int:
+    """How many examples a batch has; 0 where several devices share it."""
+    shape = getattr(next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None), "shape", None)
+    return int(shape[0]) if shape else 0
+
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopSignals:
+    """Notes the first of these signals instead of ending the process.
+
+    A step computes outside of Python, where no handler runs. So a thread reads the signals as they come, and ends the
+    process at the second.
+
+    Attributes:
+        received: the first signal; `None` before.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+        self._read = self._write = self._fd_before = -1
+
+    def listen(self) -> None:
+        """Begins; does nothing outside of the main thread, which alone hears signals."""
+        if self._before or threading.current_thread() is not threading.main_thread():
+            return
+        self.received = None
+        for number in _STOP_SIGNALS:
+            self._before[number] = signal.signal(number, self._handle)
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        if self._fd_before != -1:  # somebody's event loop, which needs it more
+            signal.set_wakeup_fd(self._fd_before)
+        threading.Thread(target=_leave_at_second, args=(self._read,), daemon=True).start()
+
+    def close(self) -> None:
+        """Gives the signals back to whom they belonged."""
+        if not self._before or threading.current_thread() is not threading.main_thread():
+            return
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._before = {}
+        if self._fd_before == -1:
+            signal.set_wakeup_fd(-1)
+        with contextlib.suppress(OSError):
+            os.close(self._write)  # which ends the thread
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            os._exit(128 + number)
+        self.received = number
+
+
+def leave(number: int) -> NoReturn:
+    """Raises what a signal stands for: `KeyboardInterrupt`, or `SystemExit` with 143, as shells count SIGTERM."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
+
+
+def _leave_at_second(pipe: int) -> None:
+    """Waits for two signals, or until the other end of the pipe is closed."""
+    heard = 0
+    with contextlib.suppress(OSError):
+        while content := os.read(pipe, 1):
+            heard += content[0] in _STOP_SIGNALS
+            if heard == 2:
+                os._exit(128 + content[0])
+    with contextlib.suppress(OSError):
+        os.close(pipe)
+
+
+# What Keras' own callbacks know of earlier epochs, as `ModelCheckpoint` and `EarlyStopping`.
+_STATE_ATTRIBUTES = ("best", "best_epoch", "wait", "cooldown_counter", "epochs_since_last_save")
+
+
+def check_callbacks(also: Any) -> tuple[keras.callbacks.Callback, ...]:
+    """`also` of `Checkpoints` as a tuple; raises for what is no callback, or remembers weights."""
+    also = tuple(also) if isinstance(also, Iterable) else (also,)
+    for callback in also:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise TypeError(f"`also` must be a list of Keras callbacks.\nReceived: {callback!r} among them.")
+        if getattr(callback, "restore_best_weights", False):
+            raise ValueError(
+                "a checkpoint does not hold the weights that a callback remembers, so it would restore others.\n"
+                f"Received: {type(callback).__name__}(restore_best_weights=True) in `also`. Leave that out, and "
+                "take the best weights from a `ModelCheckpoint(save_best_only=True)`."
+            )
+    return also
+
+
+def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """What a callback remembers, ready for JSON."""
+    if hasattr(callback, "get_state"):
+        return callback.get_state()
+    values = {name: getattr(callback, name) for name in _STATE_ATTRIBUTES if hasattr(callback, name)}
+    return {name: value if value is None else float(value) for name, value in values.items()}
+
+
+def set_state(callback: keras.callbacks.Callback, state: dict[str, Any]) -> None:
+    """Gives a callback back what `state_of` gave."""
+    if hasattr(callback, "set_state"):
+        callback.set_state(state)
+        return
+    for name, value in state.items():
+        whole = isinstance(value, float) and value.is_integer() and name != "best"
+        setattr(callback, name, int(value) if whole else value)

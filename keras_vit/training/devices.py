@@ -14,7 +14,7 @@ from keras_vit.checks import TRAINING_PRECISIONS, ArgumentError, check_choice, c
 from keras_vit.model.precision import round_products
 from keras_vit.model.replicated_model import check_distribution_backend
 
-_TPU_NAMES = ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")  # variables in which Google's machines name theirs
+_TPU_NAMES = ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")  # variables in which Google's machines name their TPUs
 _NEEDS_TPU = "`strategy='tpu'` needs a TPU, and TensorFlow built for it."
 _POLICIES = {"float32": "float32", "tensorfloat32": "float32"}  # of Keras, by precision, where the two differ
 _BFLOAT16, _TENSOR_CORES = (8, 0), (7, 0)  # compute capabilities from which GPUs multiply in these fast
@@ -212,9 +212,9 @@ def _fast_on(tpu: bool, capabilities: list[tuple[int, ...]]) -> tuple[str, str]:
     if not capabilities:
         return "float32", "half precision does not pay on every CPU"
     slowest = min(capabilities)
-    said = "GPUs of compute capability {}.{}".format(*slowest)
+    which = "GPUs of compute capability {}.{}".format(*slowest)
     if slowest >= _BFLOAT16:
-        return "mixed_bfloat16", f"{said} multiply in bfloat16"
+        return "mixed_bfloat16", f"{which} multiply in bfloat16"
     if slowest >= _TENSOR_CORES:
-        return "mixed_float16", f"{said} have tensor cores for float16"
-    return "float32", f"{said} have no tensor cores"
+        return "mixed_float16", f"{which} have tensor cores for float16"
+    return "float32", f"{which} have no tensor cores"

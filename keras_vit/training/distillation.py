@@ -173,19 +173,19 @@ class Distiller(ReplicatedModel, keras.Model):
 
 
 def _check_teacher(student: keras.Model, teacher: keras.Model) -> None:
-    """Raises for a teacher that cannot be asked; whether it scores the same classes, its outputs tell."""
+    """Raises for a teacher whose inputs do not fit the student; outputs are compared by the caller."""
     if teacher is student:
         raise ValueError(
             "the teacher is frozen and the student learns from it, so they must be two models.\n"
             f"Received: {student.name!r} as both."
         )
-    ours, theirs = student.input_shape, getattr(teacher, "input_shape", None)  # unknown of one that was not built
-    same = isinstance(theirs, tuple) and len(theirs) == len(ours)
-    same = same and all(our in (None, their) or their is None for our, their in zip(ours, theirs or (), strict=True))
-    if theirs is not None and not same:
+    shape, wanted = student.input_shape, getattr(teacher, "input_shape", None)  # unknown before it is built
+    same = isinstance(wanted, tuple) and len(wanted) == len(shape)
+    same = same and all(None in pair or pair[0] == pair[1] for pair in zip(shape, wanted or (), strict=True))
+    if wanted is not None and not same:
         raise ValueError(
             "the teacher gets the images of the student, so it must take their size and channels.\n"
-            f"Received: inputs {ours} of the student, {theirs} of the teacher. "
+            f"Received: inputs {shape} of the student, {wanted} of the teacher. "
             "`keras_vit.with_input_shape` gives a Vision Transformer of another size."
         )
     if isinstance(teacher, ImageModel):

@@ -11,7 +11,7 @@ def layer_multipliers(variables: Sequence[Variable], layer_decay: float) -> list
     """The factor of the learning rate for each weight, by how far below the head it lies.
 
     The factor is `layer_decay ** (L + 1 - depth)`. All that comes before the blocks has depth 0: ResNet, patch
-    embedding, tokens, positions. Block i has i + 1. What comes behind (norm, pooling, head) has L + 1, so a factor of
+    embedding, tokens, positions. Block i has i + 1. What comes after (norm, pooling, head) has L + 1, so a factor of
     1. A weight knows its depth from the model that it was made for. One of a layer around that model has a factor of 1.
 
     Args:

@@ -1,7 +1,7 @@
-"""Pre-training without labels: a model learns to tell hidden patches from those around them.
+"""Pre-training without labels: a model learns to predict hidden patches from those around them.
 
-Masked patch prediction, section 4.6 and appendix B.1.2 of arXiv:2010.11929. What is told is in `TARGETS`: colours of
-three bits a channel, or the patch itself.
+Masked patch prediction, section 4.6 and appendix B.1.2 of arXiv:2010.11929. What is predicted is in `TARGETS`: colours
+of three bits a channel, or the patch itself.
 """
 
 import inspect
@@ -164,7 +164,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _targets(self, images: Tensor) -> Tensor:
-        """What is told of every patch."""
+        """What is predicted of every patch."""
         images, side = ops.cast(images, "float32"), self.model.config.stride
         if self.target == "pixels":
             return patches_of(images, side)
@@ -222,7 +222,7 @@ def color_classes(images: Tensor, record: Preprocessing, side: int, cells: int) 
     Returns:
         int `(B, N, cells * cells)`, parts in reading order.
 
-    Source: arXiv:2010.11929, appendix B.1.2, "3-bit, mean color"; how it is rounded is not said there.
+    Source: arXiv:2010.11929, appendix B.1.2, "3-bit, mean color"; how it is rounded is not in the paper.
     """
     patches = patches_of(unscaled(ops.cast(images, "float32"), record), side)
     means = _means(_means(patches, cells, axis=2), cells, axis=3)  # (B, N, cells, cells, C)
@@ -277,7 +277,7 @@ def _network(model: Any, target: str, corruption: keras.layers.Layer) -> tuple[T
 
 
 def _shape_of(target: str, model: Any) -> tuple[int, ...]:
-    """Shape of what is told of one patch."""
+    """Shape of what is predicted of one patch."""
     side, channels = model.config.stride, model.input_shape[-1]
     if target == "pixels":
         return (side, side, channels)
@@ -302,15 +302,15 @@ class _EveryToken(keras.layers.Layer):
     def call(
         self, tokens: Tensor, training: bool | None = None, rotation: Tensor = None, bias: Tensor = None
     ) -> Tensor:
-        beside = {name: x for name, x in {"rotation": rotation, "bias": bias}.items() if x is not None}
+        optional = {name: x for name, x in {"rotation": rotation, "bias": bias}.items() if x is not None}
 
         def compute(tokens: Tensor, *tensors: Tensor) -> Tensor:
-            return self.block.every_token(tokens, training, **dict(zip(beside, tensors, strict=True)))
+            return self.block.every_token(tokens, training, **dict(zip(optional, tensors, strict=True)))
 
         compute = rematerialized(self.block, compute) if training and self.block.rematerialize else compute
-        return compute(self.block.in_our_dtype(tokens), *beside.values())
+        return compute(self.block.in_our_dtype(tokens), *optional.values())
 
-    def compute_output_spec(self, tokens: Tensor, **beside: Any) -> Any:
+    def compute_output_spec(self, tokens: Tensor, **optional: Any) -> Any:
         return keras.KerasTensor(tokens.shape, self.compute_dtype)
 
 
@@ -342,6 +342,6 @@ def _check_target(target: str, model: Any) -> None:
         )
     if side < CELLS.get(target, 1):
         raise ValueError(
-            f"a patch is told in {CELLS[target]} x {CELLS[target]} parts, so it must have as many pixels.\n"
+            f"a patch is predicted in {CELLS[target]} x {CELLS[target]} parts, so it must have as many pixels.\n"
             f'Received: patches of {side} x {side} pixels, target={target!r}. Pass target="mean_color".'
         )

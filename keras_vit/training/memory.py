@@ -6,13 +6,15 @@ TensorFlow's training graph, fitted to measured peaks and on the high side of th
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import keras
 import ml_dtypes
 import numpy as np
+import psutil
 
-from keras_vit.annotations import Variable
+from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int
 from keras_vit.kernels import chunked_attention as blockwise
 from keras_vit.kernels import jax_gpu as fused
@@ -21,7 +23,6 @@ from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.layers.tokens import kept_patches
 from keras_vit.model.layer_access import dense_parts, encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
-from keras_vit.training.device_memory import available_memory
 
 SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
 # Bytes that a first training step takes for itself, more if blocks learn, to compile with XLA, and for a loop over
@@ -38,7 +39,7 @@ _KEPT_BY_ATTENTION_DROPOUT = (0, 0, 3.5)
 _KEPT_BY_LORA_IN_MLP = (1.5, 4.5, 0)  # more, since plain gradients keep all of GELU
 _KEPT_BY_LORA_IN_ATTENTION = (3.5, 0, 0.05)
 _KEPT_BY_GATE = (0, 2.6, 0)  # both factors and their product, by plain gradients
-_KEPT_BY_NORMS_BEHIND = (1.25, 0, 0)  # more, since their input is not what the block keeps anyway
+_KEPT_BY_POST_NORM = (1.25, 0, 0)  # more, since their input is not what the block keeps anyway
 _KEPT_BY_KEYS_AND_VALUES = 5  # times T * D, in a last block that computes the class token alone
 _KEPT_BY_CONVOLUTION = 5  # for each number that a convolution of the ResNet puts out, GroupNorm's among them
 
@@ -157,7 +158,7 @@ def check_memory(
         >>> keras_vit.check_memory(model, batch_size=8, available=10_000_000)
         Traceback (most recent call last):
             ...
-        ValueError: training needs 0.18 GB beside the weights, and 0.01 GB are free...
+        ValueError: training needs 0.18 GB in addition to the weights, and 0.01 GB are free...
 
     Args:
         model: as `estimate_memory` takes it, and what follows.
@@ -181,7 +182,8 @@ def check_memory(
         return estimate
     micro_batch = largest_micro_batch(model, batch_size, available, optimizer=optimizer, ema=ema)
     raise ArgumentError(
-        f"training needs {_gigabytes(estimate.needed)} beside the weights, and {_gigabytes(available)} are free.\n"
+        f"training needs {_gigabytes(estimate.needed)} in addition to the weights, and {_gigabytes(available)} are "
+        "free.\n"
         f"Received: batch_size={batch_size}, accumulation_steps={accumulation_steps}, {model.name!r}; {estimate}.\n"
         + _advice(model, batch_size, micro_batch),
         parameters=("batch_size", "accumulation_steps"),
@@ -272,7 +274,7 @@ def _kept_by(model: Any, block: Any, tokens: int, keys: int) -> float:
     factors = [_KEPT_BY_XLA if model.jit_compile else _KEPT]
     factors += [_KEPT_BY_DROPOUT] if block.dropout_rate else []
     factors += [_KEPT_BY_GATE] if model.config.gated_mlp else []
-    factors += [_KEPT_BY_NORMS_BEHIND] if model.config.norm_position == "post" else []
+    factors += [_KEPT_BY_POST_NORM] if model.config.norm_position == "post" else []
     adapted = {found.part.group for found in dense_parts(model) if found.dense.lora_enabled}
     factors += [_KEPT_BY_LORA_IN_MLP] if "mlp" in adapted else []
     factors += [_KEPT_BY_LORA_IN_ATTENTION] if "attention" in adapted else []
@@ -303,10 +305,10 @@ def _tokens(model: Any) -> int:
 
 
 def learning_blocks(model: Any) -> list[keras.layers.Layer]:
-    """The blocks that gradients pass: all behind the first layer that learns."""
+    """The blocks that gradients pass: all after the first layer that learns."""
     learns = [bool(layer.trainable_weights) for layer in model.layers]
-    behind = model.layers[learns.index(True) :] if any(learns) else []
-    return [layer for layer in encoder_blocks(model) if layer in behind]
+    after = model.layers[learns.index(True) :] if any(learns) else []
+    return [layer for layer in encoder_blocks(model) if layer in after]
 
 
 def _bytes(variable: Variable) -> int:
@@ -319,3 +321,95 @@ def _item_size(dtype: str) -> int:
 
 def _gigabytes(number: float) -> str:
     return f"{number / 1e9:.2f} GB"
+
+
+_CONTAINER_V2 = ("memory.max", "memory.current", "inactive_file")
+_CONTAINER_V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file")
+
+
+def available_memory() -> int | None:
+    """Measures how many bytes of memory are free.
+
+    With an accelerator (JAX, TensorFlow or torch sees it), what is free of the first one's memory. Else the
+    smaller of what the system calls available and what the container's limit leaves; pages of files that can be
+    dropped count as free.
+
+    Example:
+        >>> keras_vit.available_memory() > 0
+        True
+
+    Returns:
+        Bytes, or `None` where it cannot be measured, as on Linux without `/proc`.
+    """
+    found = _accelerator_memory()
+    if found is not None:
+        return found
+    known = [value for value in (_system_memory(), container_memory()) if value is not None]
+    return min(known, default=None)
+
+
+def _accelerator_memory() -> int | None:
+    probe = {"jax": _jax_memory, "tensorflow": _tensorflow_memory, "torch": _torch_memory}.get(keras.backend.backend())
+    return None if probe is None else probe()
+
+
+def _jax_memory() -> int | None:
+    import jax
+
+    stats = jax.local_devices()[0].memory_stats()  # None on a CPU
+    return stats["bytes_limit"] - stats["bytes_in_use"] if stats else None
+
+
+def _tensorflow_memory() -> int | None:
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        return None
+    with tf.compat.v1.Session() as session:  # the only source of what TensorFlow may take
+        devices = session.list_devices()
+    limit = next(device.memory_limit_bytes for device in devices if device.device_type == "GPU")
+    return limit - tf.config.experimental.get_memory_info("GPU:0")["current"]
+
+
+def _torch_memory() -> int | None:
+    import torch
+
+    return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
+
+
+def _system_memory() -> int | None:
+    try:
+        return psutil.virtual_memory().available
+    except OSError:
+        return None
+
+
+def container_memory(root: FilePath = "/sys/fs/cgroup") -> int | None:
+    """Bytes that the limit of the container (cgroup, version 2 or 1) leaves, or `None` without a limit.
+
+    `psutil` measures the machine alone.
+    """
+    for limit_file, usage_file, droppable in (_CONTAINER_V2, _CONTAINER_V1):
+        limit, usage = _number(Path(root) / limit_file), _number(Path(root) / usage_file)
+        if limit is None or usage is None:
+            continue
+        folder = Path(root) / ("memory" if droppable.startswith("total") else "")
+        return max(limit - usage + (_field(folder / "memory.stat", droppable) or 0), 0)
+    return None
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file, or `None` for another word, as "max", or no file."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _field(path: Path, name: str) -> int | None:
+    """The number after `name` in a file of lines "name number"."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)

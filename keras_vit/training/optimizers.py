@@ -6,32 +6,258 @@ sees the gradients of one replica alone. All else is Keras': schedules, averagin
 
 import contextlib
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit.annotations import Arguments, Rate, Tensor, Variable
 from keras_vit.checks import ArgumentError, check_choice, check_number, with_hints
-from keras_vit.training.arithmetic import (
-    before_cast,
-    bias_correction,
-    decayed,
-    has_kernel,
-    scaled,
-    square_sum,
-    tensorflow_adam,
-    tensorflow_sgd,
-)
-from keras_vit.training.joint_step import JointStepOptimizer, num_replicas, sum_over_replicas
 from keras_vit.training.layer_decay import check_layer_decay, layer_multipliers
+
+
+def on_tensorflow() -> bool:
+    return keras.backend.backend() == "tensorflow"
+
+
+def before_cast(gradient: Tensor) -> Tensor:
+    """A gradient before its cast from half precision, if a graph of TensorFlow has computed it so; else as it is.
+
+    Whoever needs float32 casts it anew: the same numbers, and of all gradients together half the memory.
+    """
+    if not on_tensorflow():
+        return gradient
+    import tensorflow as tf
+
+    if tf.executing_eagerly() or not isinstance(gradient, tf.Tensor) or gradient.op.type != "Cast":
+        return gradient
+    (source,) = gradient.op.inputs
+    return source if source.dtype in (tf.bfloat16, tf.float16) and gradient.dtype == tf.float32 else gradient
+
+
+def square_sum(gradient: Tensor) -> Tensor:
+    if on_tensorflow():
+        import tensorflow as tf
+
+        return 2 * tf.nn.l2_loss(tf.cast(gradient, tf.float32))  # one pass, no second tensor
+    return ops.sum(ops.square(ops.cast(gradient, "float32")))
+
+
+def scaled(gradient: Tensor, scale: Tensor) -> Tensor:
+    """`gradient * scale`, and 0 where `scale` is 0, whatever the gradient: 0 times infinity would be NaN."""
+    gradient = ops.cast(gradient, "float32")
+    if on_tensorflow():
+        import tensorflow as tf
+
+        return tf.math.multiply_no_nan(gradient, scale)  # one pass
+    return ops.where(scale == 0, 0.0, gradient * scale)
+
+
+def decayed(accumulator: Variable, decay: Tensor) -> Tensor:
+    """The accumulator times a decay that optax rounds to its dtype: 0.9 is 0.8984375 in bfloat16, say golden files."""
+    decay = ops.cast(ops.cast(decay, accumulator.dtype), "float32")
+    return decay * ops.cast(accumulator, "float32")
+
+
+def bias_correction(beta: float, steps: Tensor) -> Tensor:
+    """`1 - beta ** steps` for the float32 nearest to `beta`; float32's own difference would be off by 1e-4."""
+    beta = float(np.float32(beta))
+    return -ops.expm1(steps * math.log(beta)) if beta else ops.ones_like(steps)
+
+
+def has_kernel(*variables: Variable) -> bool:
+    """Whether TensorFlow can do the whole step in one pass: its kernels want one dtype."""
+    return on_tensorflow() and all(keras.backend.standardize_dtype(v.dtype) == "float32" for v in variables)
+
+
+def tensorflow_sgd(
+    variable: Variable, accumulator: Variable, gradient: Tensor, rate: Tensor, momentum: Tensor
+) -> Tensor:
+    import tensorflow as tf
+
+    return tf.raw_ops.ResourceApplyMomentum(
+        var=_handle(variable), accum=_handle(accumulator), lr=rate, grad=gradient, momentum=momentum
+    )
+
+
+def tensorflow_adam(
+    variable: Variable,
+    first: Variable,
+    second: Variable,
+    gradient: Tensor,
+    rate: Tensor,
+    beta_1: Tensor,
+    beta_2: Tensor,
+    epsilon: Tensor,
+) -> Tensor:
+    import tensorflow as tf
+
+    none = tf.zeros(())  # the powers of beta: the rate has their part already
+    return tf.raw_ops.ResourceApplyAdam(
+        var=_handle(variable),
+        m=_handle(first),
+        v=_handle(second),
+        beta1_power=none,
+        beta2_power=none,
+        lr=rate,
+        beta1=beta_1,
+        beta2=beta_2,
+        epsilon=epsilon,
+        grad=gradient,
+    )
+
+
+def _handle(variable: Variable) -> Any:
+    """Of a variable of Keras, or of TensorFlow's on one device."""
+    return (variable.value if isinstance(variable, keras.Variable) else variable).handle
+
+
+class GlobalStepOptimizer(keras.optimizers.Optimizer):
+    """An optimizer whose subclass sees the gradients of all variables at once, in `update_all`.
+
+    Keras clips the gradients of each TensorFlow replica before it sums them, so the public `apply` is written anew.
+    Building, schedules, saving and loss scaling are Keras' own.
+    """
+
+    clips_after_sum = True
+
+    def build(self, variables: Sequence[Variable]) -> None:
+        before = len(self.variables)
+        super().build(variables)
+        self._joined = _Joined(variables, self.variables[before:])
+
+    def update_all(self, gradients: Sequence[Tensor], variables: Sequence[Variable], learning_rate: Tensor) -> None:
+        """One step: `gradients` are those of this replica; it ends by calling `update_each`."""
+        raise NotImplementedError
+
+    def update_one(self, variable: Variable, gradient: Tensor, scalars: Any, index: int) -> None:
+        """Updates one variable on one device.
+
+        Args:
+            variable: of Keras; where several replicas train, the part of TensorFlow's variable on this device.
+            gradient: the sum over devices.
+            scalars: as `update_each` was given them.
+            index: of the variable among those that the optimizer was built with.
+        """
+        raise NotImplementedError
+
+    def update_each(self, gradients: Sequence[Tensor], variables: Sequence[Variable], scalars: Any) -> None:
+        """Calls `update_one` for every variable, on every device.
+
+        Args:
+            gradients: one for each variable.
+            variables: a part of those that the optimizer was built with.
+            scalars: a structure of scalar tensors, handed on as it is.
+        """
+        indices = [self._joined.index_of(variable) for variable in variables]
+        if num_replicas() == 1:
+            for variable, gradient, index in zip(variables, gradients, indices, strict=True):
+                self.update_one(variable, gradient, scalars, index)
+            return
+        import tensorflow as tf
+
+        def on_all(strategy, gradients, scalars):
+            for variable, gradient, index in zip(variables, gradients, indices, strict=True):
+                given = (gradient, scalars, index)
+                strategy.extended.update(variable.value, self.update_one, args=given, group=False)
+
+        tf.distribute.get_replica_context().merge_call(on_all, args=(gradients, scalars))
+
+    def apply(self, grads: Sequence[Tensor], trainable_variables: Sequence[Variable] | None = None) -> None:
+        """Keras' `apply`, by `update_all`.
+
+        Args:
+            grads: one for each variable; `None` leaves a variable as it is.
+            trainable_variables: by default all that the optimizer was built with.
+
+        Raises:
+            ValueError: for variables that the optimizer was not built with, or without any gradient.
+        """
+        if len(grads) == 0:
+            return
+        if trainable_variables is not None and not self.built:
+            with keras.name_scope(self.name, caller=self):
+                self.build(list(trainable_variables))
+        variables = self._joined.variables if trainable_variables is None else trainable_variables
+        pairs = [(grad, variable) for grad, variable in zip(grads, variables, strict=True) if grad is not None]
+        _check_gradients(pairs, variables)
+        gradients, updated = zip(*pairs, strict=True)
+        if self.loss_scale_factor is not None:
+            gradients = tuple(gradient / self.loss_scale_factor for gradient in gradients)
+        self.update_all(gradients, updated, self.learning_rate)
+        self._move_averages()
+        for variable in updated:
+            if variable.constraint is not None:
+                variable.assign(variable.constraint(variable))
+        self.iterations.assign_add(1)
+
+    def _move_averages(self) -> None:
+        """Moves the averages of `use_ema` on as Keras does: the first step takes the weights as they are."""
+        if not self.use_ema:
+            return
+        for variable, average in zip(self._joined.variables, self._joined.averages, strict=True):
+            momentum = ops.cast(ops.not_equal(self.iterations, 0), variable.dtype) * self.ema_momentum
+            average.assign(momentum * average + (1 - momentum) * variable)
+            if self.ema_overwrite_frequency:
+                is_due = ops.equal((self.iterations + 1) % self.ema_overwrite_frequency, 0)
+                variable.assign(ops.where(is_due, average, variable))
+
+
+class _Joined:
+    """The variables that an optimizer was built with, and their averages, where Keras' tracking does not look."""
+
+    def __init__(self, variables: Sequence[Variable], averages: Sequence[Variable]) -> None:
+        self.variables, self.averages = tuple(variables), tuple(averages)
+        self._indices = {id(variable): index for index, variable in enumerate(variables)}
+
+    def index_of(self, variable: Variable) -> int:
+        """The place of a variable; raises `ValueError` for another one."""
+        if id(variable) not in self._indices:
+            raise ValueError(
+                "an optimizer updates the variables that it was built with.\n"
+                f"Received: {variable}, another one. Make a new optimizer for other variables."
+            )
+        return self._indices[id(variable)]
+
+
+def num_replicas() -> int:
+    """Replicas of the TensorFlow strategy that runs now; 1 on other backends, whose compilers sum gradients."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def sum_over_replicas(gradients: Sequence[Tensor]) -> list:
+    """Gradients added up over the replicas of TensorFlow's strategies."""
+    if num_replicas() == 1:
+        return list(gradients)
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context().all_reduce("SUM", list(gradients))
+
+
+def _check_gradients(pairs: Sequence[tuple[Tensor, Variable]], variables: Sequence[Variable]) -> None:
+    """Raises if no variable has a gradient, and warns if some have none."""
+    if not pairs:
+        raise ValueError(
+            "a step needs a gradient of at least one variable.\n"
+            f"Received: None for all {len(variables)}. Compute the loss from the model's outputs."
+        )
+    found = {id(variable) for _, variable in pairs}
+    if missing := [variable.path for variable in variables if id(variable) not in found]:
+        warnings.warn(f"Gradients do not exist for variables {missing}, which stay as they are.", stacklevel=4)
+
 
 ACCUMULATOR_DTYPES = ("float32", "bfloat16")
 LEFT_OUT = -1.0  # in place of a norm that is not finite
 
 
-class GuardedOptimizer(JointStepOptimizer):
+class GuardedOptimizer(GlobalStepOptimizer):
     """What `SGD` and `AdamW` share: a global norm over all devices, decay of kernels, rates by depth.
 
     A step whose gradients and rate are not all finite changes neither weights nor moments, bit for bit. It costs
@@ -370,3 +596,21 @@ def _check_momentum(name: str, value: Any) -> None:
     check_number(name, value)
     if not 0 <= value < 1:
         raise ArgumentError(f"`{name}` must be in [0, 1).\nReceived: {name}={value}.", parameters=(name,))
+
+
+def inner_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
+    """The optimizer that moves the weights, also where another one scales the loss for it."""
+    return getattr(model.optimizer, "inner_optimizer", model.optimizer)
+
+
+def steps_of(optimizer: keras.optimizers.Optimizer) -> int:
+    """Steps that an optimizer has made."""
+    return int(ops.convert_to_numpy(optimizer.iterations))
+
+
+def rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
+    """The learning rate of a step, counted from 0; without a schedule, that of now."""
+    iterations = optimizer.iterations
+    counts = isinstance(iterations, keras.Variable)  # not of an optimizer of Keras that accumulates gradients
+    with keras.StatelessScope(state_mapping=[(iterations, ops.cast(step, iterations.dtype))] if counts else None):
+        return float(ops.convert_to_numpy(optimizer.learning_rate))

@@ -1,7 +1,7 @@
 """From a recipe to the arguments of `compile()` and `fit()`, for a model, a batch size and a number of images.
 
 A recipe was published for one batch size and one data set. What it does not say is decided in `plan` alone, and
-`Plan.changes` tells it.
+`Plan.changes` lists it.
 """
 
 import dataclasses
@@ -15,13 +15,11 @@ from keras_vit.annotations import Arguments, LastGood
 from keras_vit.checks import ArgumentError, check_choice, check_positive, check_positive_int, check_steps, with_hints
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.outputs import initialize_head
+from keras_vit.model.outputs import check_no_activation, initialize_head
 from keras_vit.pages.formatting import format_titled, plural
 from keras_vit.training.callbacks import NonFiniteGuard, StopAfterSteps
-from keras_vit.training.layer_decay import check_layer_decay
 from keras_vit.training.losses import LABELS, SigmoidCrossentropy
-from keras_vit.training.model_check import check_model
-from keras_vit.training.optimizers import SGD, AdamW
+from keras_vit.training.optimizers import SGD, AdamW, check_layer_decay
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
 
 SCALE_RATES = ("linear", "none")
@@ -170,7 +168,7 @@ class Plan:
         """Arguments for `model.fit(dataset, **plan.fit_arguments())` with a dataset that does not end.
 
         `callbacks` holds the guard against figures that are not finite and the one that stops after `steps` steps,
-        within the last epoch. Add others behind them. `shuffle` is off, since the dataset has its order.
+        within the last epoch. Add others after them. `shuffle` is off, since the dataset has its order.
 
         Args:
             last_good: as `NonFiniteGuard` takes it.
@@ -194,9 +192,9 @@ class Plan:
             ("layer_decay", None, self.layer_decay),
         ]
         return tuple(
-            f"{field}: {_digits(ours)}" + ("" if published is None else f" instead of {_digits(published)}")
-            for field, published, ours in pairs
-            if ours is not None and ours != published
+            f"{field}: {_digits(planned)}" + ("" if published is None else f" instead of {_digits(published)}")
+            for field, published, planned in pairs
+            if planned is not None and planned != published
         )
 
 
@@ -372,3 +370,33 @@ def _micro_batches(recipe: Recipe, batch_size: int, accumulation_steps: int | No
             parameters=("accumulation_steps", "batch_size"),
         )
     return accumulation_steps
+
+
+def check_model(model: Any, recipe: Recipe) -> None:
+    """Raises unless the recipe can train this model as it was meant."""
+    if not isinstance(model, ImageModel) or model.config is None:
+        raise TypeError(
+            "`model` must be a VisionTransformer or ResNet that knows its config, as the builders give it.\n"
+            f"Received: {model!r}."
+        )
+    if model.output_spec.activation is None:
+        raise ValueError(
+            "a recipe trains a classifier, so the model must have a head.\n"
+            f"Received: {model.name!r} without one. Build it with `include_top=True` and `classes=...`."
+        )
+    check_no_activation(model)
+    _check_fields(model, recipe)
+
+
+def _check_fields(model: Any, recipe: Recipe) -> None:
+    """Raises where the model's config has another value than the recipe needs."""
+    wanted = recipe.model_arguments(model.config)
+    wrong = {field: value for field, value in wanted.items() if getattr(model.config, field) != value}
+    if wrong:
+        received = ", ".join(f"{field}={getattr(model.config, field)!r}" for field in wrong)
+        keywords = ", ".join(f"{field}={value!r}" for field, value in wrong.items())
+        raise ValueError(
+            f"the recipe {recipe.name!r} trains a model with {keywords}.\n"
+            f"Received: {model.name!r} with {received}. Pass {keywords} to its builder, as in "
+            f"`keras_vit.ViTB16({keywords})`, or change the recipe with `dataclasses.replace`."
+        )

@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit.config.posembed import RESIZE_METHODS, resize_pos_embed, sincos2d
 from keras_vit.kernels.capture import watching
 from keras_vit.layers import AddPositionEmbs, MultiHeadAttention, RelativePositions, TransformerBlock
-from keras_vit.training.layer_decay import layer_multipliers
+from keras_vit.training.optimizers import layer_multipliers
 
 
 def make_positions(grid=(3, 5), size=8, **arguments):

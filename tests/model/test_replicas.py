@@ -14,7 +14,7 @@ from mirrored import engine
 import keras_vit
 from keras_vit.training.optimizers import SGD
 from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
-from keras_vit.training.resuming.variables import METRICS, Reader, restore
+from keras_vit.training.resuming.variables import METRICS, StateReader, restore
 
 TOLERANCE = 1e-6  # float32 sums in another order
 CLASSES = 7
@@ -148,12 +148,12 @@ def parts_of_sums():
     with engine(2).scope():
         model = compiled()
     model.fit(images(7, 20, 28, 3), np.arange(7) % CLASSES, 7, verbose=0)
-    saved = list(Reader().pieces_of(METRICS, model.metrics_variables))
+    saved = list(StateReader().shards_of(METRICS, model.metrics_variables))
     with tempfile.TemporaryDirectory() as path:
         CheckpointFolder(Path(path)).save(saved, {"step": 1, "epoch": 1})
         model.reset_metrics()
         restore(CheckpointFolder(Path(path)).newest(), METRICS, model.metrics_variables)
-    again = list(Reader().pieces_of(METRICS, model.metrics_variables))
+    again = list(StateReader().shards_of(METRICS, model.metrics_variables))
     return [{piece.name: piece.array.tolist() for piece in pieces} for pieces in (saved, again)]
 
 

@@ -27,7 +27,7 @@ def test_micro_batches_are_the_most_that_any_process_needs_or_those_of_before(mo
     of_others = iter(asked)
     source = types.SimpleNamespace(sizes={"train": 64})
     options = FinetuneOptions(epochs=1)
-    monkeypatch.setattr("keras_vit.runs.preparation.agreed", lambda ours: max(ours, next(of_others)))
+    monkeypatch.setattr("keras_vit.runs.preparation.all_reduce_max", lambda ours: max(ours, next(of_others)))
     said = []
     plan = _make_plan(options, source, make_tiny(), find_recipe("digits"), 1, said.append)
     assert (plan.batch_size, plan.accumulation_steps) == (32, parts)

@@ -16,7 +16,7 @@ from stopped_training import EPOCHS, STEPS, last_rows, state_of, train
 
 import keras_vit
 from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
-from keras_vit.training.resuming.variables import Reader, restore
+from keras_vit.training.resuming.variables import StateReader, restore
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -212,7 +212,7 @@ def test_second_signal_ends_the_process_within_a_step():  # T9
 import hashlib, os, signal, sys, time, threading, types
 package = sys.modules["keras_vit"] = types.ModuleType("keras_vit")  # without its public names, which need Keras
 package.__path__ = [{str(ROOT / "keras_vit")!r}]
-from keras_vit.training.resuming.signals import StopSignals
+from keras_vit.training.checkpoints import StopSignals
 signals = StopSignals()
 signals.listen()
 os.kill(os.getpid(), signal.SIGTERM)
@@ -250,7 +250,7 @@ def sharded_and_back(folder):
     for before, after in ((True, False), (False, True), (True, True)):
         place = CheckpointFolder(folder / f"{before}-{after}")
         saved, given = variables(before, True), variables(after, False)
-        pieces = list(Reader().pieces_of("model", saved))
+        pieces = list(StateReader().shards_of("model", saved))
         place.save(pieces, {"step": 1, "epoch": 0})
         restore(place.newest(), "model", given)
         same = [numpy(one).tobytes() == values[name].tobytes() for one, name in zip(given, shapes, strict=True)]
@@ -292,7 +292,7 @@ def views_and_donations():
     ]
     for variable, value in zip(variables, step([each.value for each in variables]), strict=True):
         variable.assign(value)  # of XLA's own making, as in training
-    taken = [piece.array for piece in Reader().pieces_of("model", variables)]
+    taken = [piece.array for piece in StateReader().shards_of("model", variables)]
     before = [zlib.crc32(array.tobytes()) for array in taken]
     for _ in range(3):
         for variable, value in zip(variables, step([each.value for each in variables]), strict=True):

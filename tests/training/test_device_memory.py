@@ -5,15 +5,15 @@ import types
 import psutil
 import pytest
 
-from keras_vit.training import device_memory
-from keras_vit.training.device_memory import available_memory, container_memory
+from keras_vit.training import memory
+from keras_vit.training.memory import available_memory, container_memory
 
 MEMORY = psutil.virtual_memory()
 
 
 @pytest.fixture(autouse=True)
 def cpu(monkeypatch):
-    monkeypatch.setattr(device_memory, "_accelerator_memory", lambda: None)
+    monkeypatch.setattr(memory, "_accelerator_memory", lambda: None)
 
 
 def set_memory(monkeypatch, system, container):
@@ -25,7 +25,7 @@ def set_memory(monkeypatch, system, container):
         return MEMORY._replace(available=system)
 
     monkeypatch.setattr(psutil, "virtual_memory", tell)
-    monkeypatch.setattr(device_memory, "container_memory", lambda: container)
+    monkeypatch.setattr(memory, "container_memory", lambda: container)
 
 
 def test_available_memory_is_some_of_the_machine():
@@ -43,7 +43,7 @@ def test_the_smaller_of_system_and_container_counts(monkeypatch, system, contain
 
 def test_memory_of_an_accelerator_counts_alone(monkeypatch):
     set_memory(monkeypatch, 700, 500)
-    monkeypatch.setattr(device_memory, "_accelerator_memory", lambda: 900)
+    monkeypatch.setattr(memory, "_accelerator_memory", lambda: 900)
     assert available_memory() == 900
 
 
@@ -82,4 +82,4 @@ def test_tensorflow_tells_what_a_gpu_may_take(monkeypatch):
     monkeypatch.setattr(tf.compat.v1.Session, "list_devices", lambda session: devices)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0", "GPU:1"])
     monkeypatch.setattr(tf.config.experimental, "get_memory_info", lambda device: {"current": 200, "peak": 300})
-    assert device_memory._tensorflow_memory() == 700
+    assert memory._tensorflow_memory() == 700

@@ -7,7 +7,7 @@ from conftest import make_tiny, numpy, tiny_config
 
 import keras_vit
 from keras_vit.training.layer_decay import layer_multipliers
-from keras_vit.training.optimizers import SGD, AdamW
+from keras_vit.training.optimizers import SGD, AdamW, inner_optimizer, rate_at, steps_of
 from keras_vit.training.schedules import WarmupCosine
 
 STEPS, DECAY, CLIP = 5, 0.1, 2.0
@@ -282,3 +282,19 @@ def test_a_config_makes_the_same_optimizer(kind):
 def test_sgd_refuses_what_is_out_of_range(arguments, error):
     with pytest.raises(error, match=f"`{next(iter(arguments))}`"):
         SGD(**{"learning_rate": 0.1} | arguments)
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, keras.optimizers.LossScaleOptimizer], ids=["plain", "scaled"])
+def test_optimizer_that_moves_the_weights_is_found_with_its_steps(wrap):
+    model, inner = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), SGD(0.1)
+    model.compile(wrap(inner), "mse")
+    model.fit(np.ones((6, 2)), np.ones((6, 1)), batch_size=2, verbose=0)
+    assert inner_optimizer(model) is inner
+    assert steps_of(inner) == 3
+
+
+def test_rate_is_that_of_the_schedule_at_a_step_or_the_fixed_one():
+    schedule = WarmupCosine(0.1, 20, 4)
+    assert [rate_at(SGD(schedule), step) for step in (0, 2, 4)] == [float(schedule(step)) for step in (0, 2, 4)]
+    assert rate_at(SGD(schedule), 4) == pytest.approx(0.1)  # the highest, after the warm-up
+    assert rate_at(SGD(0.25), 7) == 0.25

@@ -19,19 +19,19 @@ from keras_vit.checks import ArgumentError
 from keras_vit.files import expand_path
 from keras_vit.training.hosts.layout_maps import check_backend, layout_map
 from keras_vit.training.hosts.processes import check_alone, connect, is_first
-from keras_vit.training.resuming.agreement import processes
-from keras_vit.training.resuming.writing import differences
+from keras_vit.training.resuming.async_writer import differences
+from keras_vit.training.resuming.coordination import processes
 
 _MOST_SHOWN = 8  # differences in an error
 _OUT: contextvars.ContextVar[Path | None] = contextvars.ContextVar("_OUT", default=None)
 
 
-def of_all(folder: Any) -> Path:
+def shared_run_dir(folder: Any) -> Path:
     """The folder of a run that all its processes see, on a shared disk; of a process by itself its own `folder`."""
     return _OUT.get() or Path(folder)
 
 
-def spread(layout: str, parts: int | None, config: Any, **arguments: Any) -> None:
+def set_distribution(layout: str, parts: int | None, config: Any, **arguments: Any) -> None:
     """Sets the `keras.distribution` under which `build(config, **arguments)` makes its weights.
 
     Args:
@@ -59,7 +59,7 @@ def spread(layout: str, parts: int | None, config: Any, **arguments: Any) -> Non
 
 
 @contextlib.contextmanager
-def together(
+def multi_process(
     layout: str, seed: int, out: Any, say: Callable, facts: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Callable]]:
     """Connects the processes of a run; gives folder and `say` to each: only the first writes to `out`, and speaks.
@@ -71,7 +71,7 @@ def together(
         seed: of all random numbers, so that all processes draw the same.
         out: folder of the run.
         say: called with lines of text.
-        facts: what this process was asked for, which must be the same in all, ready for JSON.
+        facts: options of this process, which must be the same in all, ready for JSON.
     """
     if layout == "none":
         check_alone()
@@ -79,8 +79,8 @@ def together(
         return
     check_backend()
     keras.utils.set_random_seed(seed)
-    connect(facts, _unlike, say)
-    check_everywhere(facts)
+    connect(facts, _differing_options, say)
+    check_same_everywhere(facts)
     before = keras.distribution.distribution()
     token = _OUT.set(expand_path(out))
     try:
@@ -94,7 +94,7 @@ def together(
         keras.distribution.set_distribution(before)
 
 
-def check_everywhere(facts: Mapping[str, Any]) -> None:
+def check_same_everywhere(facts: Mapping[str, Any]) -> None:
     """Raises in every process, in the same words, unless all have the same facts; all must call it.
 
     Args:
@@ -114,21 +114,21 @@ def check_everywhere(facts: Mapping[str, Any]) -> None:
     rows = np.reshape(multihost_utils.process_allgather(padded), (len(lengths), -1))
     first, *others = (json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True))
     for number, other in enumerate(others, 1):
-        if (found := _unlike(first, other, number)) is not None:
+        if (found := _differing_options(first, other, number)) is not None:
             raise ValueError(
-                "the processes that train together must be asked for the same, and see the same data.\n"
+                "the processes that train together must have the same options, and see the same data.\n"
                 f"Received: {found}. Start all of them again, with the same options and data."
             )
 
 
-def _unlike(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> str | None:
-    """Words on what another process was asked for, by its number, that the first was not."""
+def _differing_options(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> str | None:
+    """The options of another process, by its number, that differ from those of the first."""
     found = differences(first, other, ("for process 0", f"for process {number}"))
     return "; ".join(found[:_MOST_SHOWN]) if found else None
 
 
 def _facts(options: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for, as text that is the same in every process; how to begin is for the first one to know."""
+    """Options as text that is the same in every process, without `resume`, which the first process decides."""
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)} if options else {}
     given |= changes
     return {name: _text(value) for name, value in given.items() if name != "resume"}
@@ -149,7 +149,7 @@ def run_together(function: _Function) -> _Function:
     @functools.wraps(function)
     def run(data: Any, out: FilePath, options: Any = None, *, say: Callable[[str], Any] = print, **changes: Any) -> Any:
         layout, seed = (changes.get(name, getattr(options, name, default)) for name, default in _DEFAULTS)
-        with together(layout, seed, out, say, _facts(options, changes)) as (folder, its_say):
+        with multi_process(layout, seed, out, say, _facts(options, changes)) as (folder, its_say):
             return function(data, expand_path(folder), options, say=its_say, **changes)
 
     return cast(_Function, run)

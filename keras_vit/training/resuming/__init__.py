@@ -1,6 +1,6 @@
 """A checkpoint as one atomic unit: there whole and proven by checksums, or not there at all.
 
-`pieces` is one file of arrays, and `checkpoint_folder` the folder of checkpoints. `variables` takes the state of a
-model to the host and back, and `writing` writes it in a thread. `agreement` is for several processes, and `signals`
-hears that a run is to stop. What a checkpoint is used for is in `keras_vit.training.checkpoints`.
+`tensor_file` is one file of arrays, and `checkpoint_folder` the folder of checkpoints. `training_state` finds the
+variables of a training, `variables` copies them to the host and back, and `async_writer` writes them in a thread.
+`coordination` is for several processes. The callback is in `keras_vit.training.checkpoints`.
 """

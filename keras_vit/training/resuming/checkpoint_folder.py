@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: each is written beside its place, renamed when whole, and proven when it is read.
+"""The folder of a run's checkpoints: each is written under a temporary name, renamed when whole, and checked when read.
 
 A checkpoint is a folder with a file of arrays from each process and a manifest, which comes last and has checksums of
 all. Kills leave folders of another name, which the next run removes.
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.files import expand_path, flush_folder, locked, read_head, read_regular, unlock
-from keras_vit.training.resuming.pieces import Piece, fault_of, read_piece, write_pieces
+from keras_vit.training.resuming.tensor_file import Shard, find_damage, read_shard, write_shards
 
 _FORMAT = "keras-vit-checkpoint/1"
 _MANIFEST = "manifest.json"
@@ -39,7 +39,7 @@ class Checkpoint:
 
     Attributes:
         path: its folder.
-        facts: what was saved beside the variables, as JSON has it.
+        facts: what was saved besides the variables, as JSON has it.
         variables: of each variable by name its pieces, with the file of each.
     """
 
@@ -69,7 +69,7 @@ class Checkpoint:
         return found
 
     def _values(self, piece: dict[str, Any]) -> np.ndarray:
-        return read_piece(self.path / piece["file"], piece)
+        return read_shard(self.path / piece["file"], piece)
 
 
 class CheckpointFolder:
@@ -126,13 +126,13 @@ class CheckpointFolder:
             del _HOLDERS[place]
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is as it was written; damaged ones are named in a warning and passed over."""
+        """The newest checkpoint that is as it was written; damaged ones are named in a warning and skipped."""
         for name in reversed(self.names()):
             found, fault = _opened(self.path / name)
             if found is not None:
                 return found
             self._damaged.add(name)
-            warnings.warn(f"the checkpoint {self.path / name} is damaged and passed over: {fault}.", stacklevel=2)
+            warnings.warn(f"the checkpoint {self.path / name} is damaged and skipped: {fault}.", stacklevel=2)
         return None
 
     def opened(self, step: int, epoch: int) -> Checkpoint:
@@ -150,7 +150,7 @@ class CheckpointFolder:
             )
         return found
 
-    def save(self, pieces: Iterable[Piece], facts: dict[str, Any], mark: str = "0") -> Path:
+    def save(self, pieces: Iterable[Shard], facts: dict[str, Any], mark: str = "0") -> Path:
         """Writes one checkpoint: all of it, or nothing.
 
         Args:
@@ -171,16 +171,16 @@ class CheckpointFolder:
         try:
             part.mkdir(parents=True, exist_ok=self.processes > 1)
             file = part / f"process-{self.process:05d}.safetensors"
-            said = write_pieces(file, pieces)
+            record = write_shards(file, pieces)
             if self.processes > 1:
-                _write_json(part / f"{file.stem}.json", said)
+                _write_json(part / f"{file.stem}.json", record)
             if self.process == 0:
-                _write_json(part / _MANIFEST, {"format": _FORMAT, "facts": facts, "files": self._files(part, said)})
+                _write_json(part / _MANIFEST, {"format": _FORMAT, "facts": facts, "files": self._files(part, record)})
                 flush_folder(part)
                 self._publish(part, self.path / name)
         except BaseException:
             if self.process == 0:
-                _remove_ours(part)
+                _remove_checkpoint_files(part)
             raise
         return self.path / name
 
@@ -204,26 +204,26 @@ class CheckpointFolder:
             return
         for entry in os.scandir(self.path):
             if _LEFT.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                _remove_ours(Path(entry.path))
+                _remove_checkpoint_files(Path(entry.path))
 
     def names(self) -> list[str]:
         """Names of the checkpoints, also of damaged ones, the oldest first; folders of others are none."""
         if not self.path.is_dir():
             return []
         found = [entry for entry in os.scandir(self.path) if _NAME.fullmatch(entry.name) and entry.is_dir()]
-        return sorted(entry.name for entry in found if _is_ours(Path(entry.path)))
+        return sorted(entry.name for entry in found if _has_checkpoint_files(Path(entry.path)))
 
-    def _files(self, part: Path, ours: dict[str, Any]) -> dict[str, Any]:
+    def _files(self, part: Path, own: dict[str, Any]) -> dict[str, Any]:
         """What the manifest says of every process' file, once all are there."""
-        files = {f"process-{self.process:05d}.safetensors": ours}
+        files = {f"process-{self.process:05d}.safetensors": own}
         deadline = time.monotonic() + _WAIT
         for number in range(1, self.processes):
             path = part / f"process-{number:05d}.json"
-            while (said := _read_json(path)[0]) is None:
+            while (record := _read_json(path)[0]) is None:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"process {number} has not written its part of {part} in {_WAIT} s")
                 time.sleep(0.02)
-            files[f"{path.stem}.safetensors"] = said
+            files[f"{path.stem}.safetensors"] = record
         return files
 
     def _publish(self, part: Path, place: Path) -> None:
@@ -241,26 +241,26 @@ class CheckpointFolder:
     def _remove(self, name: str) -> None:
         """Removes a checkpoint, under another name first, so that no half of one is taken for a checkpoint.
 
-        What somebody else has put beside its files stays where it is.
+        Other files in its folder stay where they are.
         """
         place, old = self.path / name, self.path / f"{_OLD}{name}"
         if place.is_symlink():
             return
-        _remove_ours(old)
+        _remove_checkpoint_files(old)
         os.rename(place, old)
-        _remove_ours(old)
+        _remove_checkpoint_files(old)
         if old.exists():
             os.rename(old, place)
 
 
-def _is_ours(folder: Path) -> bool:
+def _has_checkpoint_files(folder: Path) -> bool:
     """Whether a folder by the name of a checkpoint has a file of one: arrays, or our manifest."""
     if _FORMAT.encode() in (read_head(folder / _MANIFEST) or b""):
         return True
     return any(_ARRAYS.fullmatch(name) for name in os.listdir(folder))
 
 
-def _remove_ours(folder: Path) -> None:
+def _remove_checkpoint_files(folder: Path) -> None:
     """Removes the files of a checkpoint, and their folder unless it has others."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
@@ -275,35 +275,35 @@ def _name_of(step: int, epoch: int) -> str:
 
 def _opened(path: Path, all_of_it: bool = True) -> tuple[Checkpoint | None, str | None]:
     """A `Checkpoint` and `None`, or `None` and what is wrong with it."""
-    said, fault = _read_json(path / _MANIFEST)
-    if said is None or not _is_manifest(said, path.name):
+    record, fault = _read_json(path / _MANIFEST)
+    if record is None or not _is_manifest(record, path.name):
         return None, fault or f"{_MANIFEST} is of another format"
     variables: dict[str, list] = {}
     try:
-        for name, facts in said["files"].items():
-            if all_of_it and (fault := fault_of(path / name, facts)) is not None:
+        for name, facts in record["files"].items():
+            if all_of_it and (fault := find_damage(path / name, facts)) is not None:
                 return None, fault
             for piece in facts["pieces"]:
                 variables.setdefault(piece["name"], []).append(piece | {"file": name})
     except (KeyError, TypeError, ValueError):  # of a manifest that somebody else made
         return None, f"{_MANIFEST} is of another format"
-    return Checkpoint(path, said["facts"], variables), None
+    return Checkpoint(path, record["facts"], variables), None
 
 
-def _is_manifest(said: Any, name: str) -> bool:
+def _is_manifest(record: Any, name: str) -> bool:
     """Whether an object has what a manifest must have, and is that of the checkpoint of this name."""
-    if not isinstance(said, dict) or said.get("format") != _FORMAT:
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
         return False
-    facts, files = said.get("facts"), said.get("files")
+    facts, files = record.get("facts"), record.get("files")
     if not isinstance(facts, dict) or not isinstance(files, dict) or not all(map(_ARRAYS.fullmatch, files)):
         return False
     step, epoch = facts.get("step"), facts.get("epoch")
     return type(step) is int and type(epoch) is int and name == _name_of(step, epoch)
 
 
-def _write_json(path: Path, said: Any) -> None:
+def _write_json(path: Path, record: Any) -> None:
     """An object with its checksum, under its name only when it is on the disk."""
-    text = json.dumps(said, allow_nan=True)
+    text = json.dumps(record, allow_nan=True)
     temporary = path.with_suffix(".part")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(f"{zlib.crc32(text.encode()):08x}\n{text}\n")

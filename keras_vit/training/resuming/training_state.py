@@ -13,11 +13,11 @@ from keras_vit.annotations import Variable
 from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.replicated_model import num_replicas
 from keras_vit.model.training_step import num_batch_shards
-from keras_vit.training.resuming.agreement import processes
+from keras_vit.training.resuming.coordination import processes
 
 MODEL, OPTIMIZER, OTHERS = "model", "optimizer", "others"
-_OF_COMPILE = ("_loss_tracker", "_compile_metrics", "_compile_loss")  # of an inner model, which nobody updates
-_OF_TENSORFLOW = "_self_"  # its own lists of what other attributes hold
+_COMPILE_ATTRIBUTES = ("_loss_tracker", "_compile_metrics", "_compile_loss")  # of an inner model, which nobody updates
+_TENSORFLOW_PREFIX = "_self_"  # its own lists of what other attributes hold
 _MOST_SHOWN = 8
 
 
@@ -87,14 +87,14 @@ def examples_of(model: keras.Model) -> int | None:
 
 
 def _others(model: keras.Model) -> Iterator[tuple[str, Variable]]:
-    """`(name, variable)` of what the model and its layers hold beside what Keras lists, each once, in their order."""
+    """`(name, variable)` of what the model and its layers hold besides what Keras lists, each once, in their order."""
     listed = [*model.variables, *model.metrics_variables]
     listed += model.optimizer.variables if model.optimizer is not None else []
     seen = {id(variable) for variable in listed}
     for layer in flatten_layers(model):
         for name, held in vars(layer).items():
-            passed_over = name in _OF_COMPILE or name.startswith(_OF_TENSORFLOW)
-            for variable in () if passed_over else _variables_in(held, layer):
+            skipped = name in _COMPILE_ATTRIBUTES or name.startswith(_TENSORFLOW_PREFIX)
+            for variable in () if skipped else _variables_in(held, layer):
                 if id(variable) not in seen:
                     seen.add(id(variable))
                     yield name, variable

@@ -16,13 +16,13 @@ import numpy as np
 
 from keras_vit.annotations import Variable
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint
-from keras_vit.training.resuming.pieces import Piece
+from keras_vit.training.resuming.tensor_file import Shard
 
 METRICS = "metrics"  # the group whose values are sums
 _MOST_SHOWN = 8  # differences in an error
 
 
-class Reader:
+class StateReader:
     """Takes the values of variables as they are at one moment, which later steps do not change.
 
     On the host they are views: TensorFlow and JAX write elsewhere while somebody else holds a buffer. Where the
@@ -32,8 +32,8 @@ class Reader:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Sequence[Variable], Any]] = {}
 
-    def pieces_of(self, group: str, variables: Sequence[Variable]) -> Iterator[Piece]:
-        """What this process owns of them, taken at this call; the pieces are made as they are asked for.
+    def shards_of(self, group: str, variables: Sequence[Variable]) -> Iterator[Shard]:
+        """What this process owns of them, taken at this call; the shards are made as they are needed.
 
         Args:
             group: what these variables are, as `"model"`.
@@ -58,18 +58,18 @@ def check_fits(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]
     """Raises a `ValueError` with the differences unless the checkpoint has just these variables."""
     saved = names_of(checkpoint, group)
     shapes = [_shape(checkpoint, name) for name in saved]
-    ours = [(tuple(each.shape), keras.backend.standardize_dtype(each.dtype)) for each in variables]
-    if shapes == ours:
+    wanted = [(tuple(each.shape), keras.backend.standardize_dtype(each.dtype)) for each in variables]
+    if shapes == wanted:
         return
     paths = list(map(path_of, variables))
     before = checkpoint.facts.get("paths", {}).get(group, saved)
-    if len(shapes) == len(ours):
-        rows = zip(paths, shapes, ours, strict=True)
-        faults = [f"{path}: {_said(was)} in the file, {_said(now)}" for path, was, now in rows if was != now]
+    if len(shapes) == len(wanted):
+        rows = zip(paths, shapes, wanted, strict=True)
+        faults = [f"{path}: {_described(was)} in the file, {_described(now)}" for path, was, now in rows if was != now]
     else:
         faults = [f"{len(saved)} variables of the {group} in the file, {len(variables)} to be restored"]
-        faults += [f"in the file alone: {each}" for each in _missing(before, shapes, ours)]
-        faults += [f"not in the file: {each}" for each in _missing(paths, ours, shapes)]
+        faults += [f"in the file alone: {each}" for each in _missing(before, shapes, wanted)]
+        faults += [f"not in the file: {each}" for each in _missing(paths, wanted, shapes)]
     more = f"\n  and {len(faults) - _MOST_SHOWN} more" if len(faults) > _MOST_SHOWN else ""
     raise ValueError(
         "a checkpoint must fit the model and optimizer that go on from it.\n"
@@ -90,13 +90,13 @@ def restore(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]) -
         _assign(checkpoint, _name(group, number), variable)
 
 
-def not_finite(pieces: Iterable[Piece]) -> str | None:
+def not_finite(pieces: Iterable[Shard]) -> str | None:
     """Name of a variable that has a value which is not finite, or `None`."""
     for piece in pieces:
         numbers = piece.array
         if numbers.dtype.kind in "iub" or not numbers.size:
             continue
-        with np.errstate(invalid="ignore", over="ignore"):  # which is what is asked
+        with np.errstate(invalid="ignore", over="ignore"):  # which is checked
             # The sum of finite float32 in double precision is finite, and is one pass without an array of answers.
             total = numbers.sum(dtype="float64") if numbers.dtype.kind == "f" else numbers.astype("float32").sum()
         if not np.isfinite(total) and not np.isfinite(numbers).all():
@@ -117,11 +117,11 @@ def _missing(paths: Sequence[str], shapes: Sequence[tuple], others: Sequence[tup
     for path, shape in reversed(list(zip(paths, shapes, strict=True))):  # what was added comes last
         if left[shape] < 0:
             left[shape] += 1
-            found.append(f"{path} {_said(shape)}")
+            found.append(f"{path} {_described(shape)}")
     return found[::-1]
 
 
-def _said(shape_and_type: tuple) -> str:
+def _described(shape_and_type: tuple) -> str:
     shape, dtype = shape_and_type
     return f"{dtype} {shape}"
 
@@ -144,9 +144,9 @@ def _shards(variable: Variable) -> list:
     return shards
 
 
-def _pieces_of_shards(group: str, shards: Sequence[list]) -> Iterator[Piece]:
+def _pieces_of_shards(group: str, shards: Sequence[list]) -> Iterator[Shard]:
     held = [[(tuple(part.start or 0 for part in s.index), np.asarray(s.data)) for s in each] for each in shards]
-    return (Piece(_name(group, n), *part) for n, parts in enumerate(held) for part in parts)
+    return (Shard(_name(group, n), *part) for n, parts in enumerate(held) for part in parts)
 
 
 def _reading(variables: Sequence[Variable]) -> Callable[[], Iterator[list]]:
@@ -173,7 +173,7 @@ def _on_the_host(value: Any) -> Any:
     return value if "CPU" in value.device else value.numpy()
 
 
-def _pieces(group: str, held: Iterable[Sequence[Any]]) -> Iterator[Piece]:
+def _pieces(group: str, held: Iterable[Sequence[Any]]) -> Iterator[Shard]:
     """Pieces of what each device holds of each variable; one of those that are equal."""
     for number, values in enumerate(held):
         copies = [_array(value) for value in values]
@@ -181,7 +181,7 @@ def _pieces(group: str, held: Iterable[Sequence[Any]]) -> Iterator[Piece]:
             copies = copies[:1]
         name = _name(group, number)
         names = [name] if len(copies) == 1 else [f"{name}#{place}" for place in range(len(copies))]
-        yield from (Piece(each, (0,) * copy.ndim, copy) for each, copy in zip(names, copies, strict=True))
+        yield from (Shard(each, (0,) * copy.ndim, copy) for each, copy in zip(names, copies, strict=True))
 
 
 def _array(value: Any) -> np.ndarray:
@@ -194,7 +194,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _replicas(variable: Any) -> Sequence[Any]:
-    """TensorFlow's own variable behind one of Keras, or those of all devices of a strategy, also out of its scope."""
+    """TensorFlow's own variable inside one of Keras, or those of all devices of a strategy, also out of its scope."""
     import tensorflow as tf
 
     value = variable.value if isinstance(variable, keras.Variable) else variable

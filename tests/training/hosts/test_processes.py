@@ -222,6 +222,6 @@ def test_process_that_fails_alone_does_not_wait_for_the_others(monkeypatch, wait
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(distributed=distributed))
     monkeypatch.setattr(processes, "_LEAVING", 0.2)
     monkeypatch.setattr(os, "_exit", found.append)
-    processes.leave_others(3)
+    processes.exit_without_waiting(3)
     ended.set()
     assert found == exits

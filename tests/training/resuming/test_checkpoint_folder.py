@@ -18,10 +18,10 @@ from conftest import ROOT
 from forks import forked
 from safetensors.numpy import load_file
 
+from keras_vit.training.resuming.async_writer import AsyncWriter, differences
 from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
-from keras_vit.training.resuming.pieces import Piece, dtype_of, fault_of, read_piece, write_pieces
-from keras_vit.training.resuming.variables import Reader, not_finite
-from keras_vit.training.resuming.writing import Writer, differences
+from keras_vit.training.resuming.tensor_file import Shard, dtype_of, find_damage, read_shard, write_shards
+from keras_vit.training.resuming.variables import StateReader, not_finite
 
 # Saves for ever a state of which every variable is full of the number of its step, and tells of each save.
 SAVER = f"""
@@ -31,7 +31,7 @@ package.__path__ = [{str(ROOT / "keras_vit")!r}]
 import numpy as np
 from pathlib import Path
 from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
-from keras_vit.training.resuming.pieces import Piece
+from keras_vit.training.resuming.tensor_file import Shard
 
 folder = CheckpointFolder(Path(sys.argv[1]))
 folder.acquire()
@@ -45,14 +45,14 @@ while True:
     step += 1
     for variable in variables:
         variable[:] = step
-    pieces = [Piece(f"model/{{number:05d}}", (0,), variable) for number, variable in enumerate(variables)]
+    pieces = [Shard(f"model/{{number:05d}}", (0,), variable) for number, variable in enumerate(variables)]
     folder.save(pieces, {{"step": step, "epoch": 0}})
     print("saved", flush=True)
 """
 
 
 def pieces(value, size=11):
-    return [Piece(f"model/{number:05d}", (0,), np.full(size, value, "float32")) for number in range(3)]
+    return [Shard(f"model/{number:05d}", (0,), np.full(size, value, "float32")) for number in range(3)]
 
 
 def saved(path, *steps, keep=2):
@@ -77,10 +77,10 @@ def test_pieces_are_a_safetensors_file_and_come_back_bit_for_bit(tmp_path):
         "f": rng.normal(size=7).astype(dtype_of("bfloat16")),
         "g": np.asfortranarray(rng.normal(size=(4, 3))),
     }
-    facts = write_pieces(tmp_path / "x", [Piece(name, (0,) * value.ndim, value) for name, value in values.items()])
-    assert fault_of(tmp_path / "x", facts) is None
+    facts = write_shards(tmp_path / "x", [Shard(name, (0,) * value.ndim, value) for name, value in values.items()])
+    assert find_damage(tmp_path / "x", facts) is None
     for piece in facts["pieces"]:
-        read, written = read_piece(tmp_path / "x", piece), values[piece["name"]]
+        read, written = read_shard(tmp_path / "x", piece), values[piece["name"]]
         assert (read.dtype, read.shape, read.tobytes()) == (written.dtype, written.shape, written.tobytes())
     del values["f"]  # which safetensors gives to NumPy in another form
     read = load_file(tmp_path / "x")
@@ -89,7 +89,7 @@ def test_pieces_are_a_safetensors_file_and_come_back_bit_for_bit(tmp_path):
 
 def test_two_pieces_of_one_place_are_refused(tmp_path):
     with pytest.raises(ValueError, match="name"):
-        write_pieces(tmp_path / "x", [Piece("a", (0,), np.zeros(3)), Piece("a", (0,), np.zeros(3))])
+        write_shards(tmp_path / "x", [Shard("a", (0,), np.zeros(3)), Shard("a", (0,), np.zeros(3))])
 
 
 def test_newest_checkpoint_is_read_and_only_the_newest_are_kept(tmp_path):
@@ -179,7 +179,7 @@ def test_folder_is_for_one_process_at_a_time(tmp_path):
 
 def write_to_a_full_disk(path):
     """A limit on the size of files stands for the disk."""
-    writer = Writer(saved(path, 1))
+    writer = AsyncWriter(saved(path, 1))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     writer.start(pieces(2, 10_000), {"step": 2, "epoch": 0}, "0")
@@ -197,7 +197,7 @@ def test_full_disk_leaves_what_was_there_and_says_so(tmp_path):
 
 
 def test_value_that_is_not_finite_is_never_written(tmp_path):
-    writer = Writer(saved(tmp_path, 1))
+    writer = AsyncWriter(saved(tmp_path, 1))
     for bad in (np.nan, np.inf, -np.inf):
         spoiled = pieces(2)
         spoiled[1].array[7] = bad
@@ -209,11 +209,11 @@ def test_value_that_is_not_finite_is_never_written(tmp_path):
 
 def test_opposite_infinities_and_other_types_are_seen():
     large = np.full(1000, np.finfo("float32").max, "float32")
-    assert not_finite([Piece("a", (0,), large), Piece("b", (0,), np.arange(3)), Piece("c", (0,), np.zeros(0))]) is None
-    assert not_finite([Piece("a", (0,), np.array([np.inf, -np.inf], "float32"))]) == "a"
-    assert not_finite([Piece("a", (0,), np.array([1, np.nan]).astype(dtype_of("bfloat16")))]) == "a"
+    assert not_finite([Shard("a", (0,), large), Shard("b", (0,), np.arange(3)), Shard("c", (0,), np.zeros(0))]) is None
+    assert not_finite([Shard("a", (0,), np.array([np.inf, -np.inf], "float32"))]) == "a"
+    assert not_finite([Shard("a", (0,), np.array([1, np.nan]).astype(dtype_of("bfloat16")))]) == "a"
     half = np.full(4, np.finfo("float16").max, "float16")
-    assert not_finite([Piece("a", (0,), half)]) is None
+    assert not_finite([Shard("a", (0,), half)]) is None
 
 
 def test_differences_are_named_by_their_path():
@@ -228,7 +228,7 @@ def test_copies_stay_whatever_changes_their_variables():
     """TensorFlow's are views: it makes a copy before it changes what they see, also of what is asked for later."""
     value = np.arange(12, dtype="float32").reshape(3, 4)
     variables = [keras.Variable(value), keras.Variable(value, dtype="bfloat16"), keras.Variable(7, dtype="int32")]
-    saved, later = list(Reader().pieces_of("model", variables)), Reader().pieces_of("model", variables)
+    saved, later = list(StateReader().shards_of("model", variables)), StateReader().shards_of("model", variables)
     before = [piece.array.copy() for piece in saved]
     for _ in range(2):
         for variable in variables:
@@ -251,9 +251,9 @@ def test_pieces_of_several_processes_are_one_variable(tmp_path):
     first = CheckpointFolder(tmp_path, process=0, processes=2)
     second = CheckpointFolder(tmp_path, process=1, processes=2)
     facts = {"step": 4, "epoch": 1}
-    second.save([Piece("a", (4, 0), whole[4:])], facts, "9")
+    second.save([Shard("a", (4, 0), whole[4:])], facts, "9")
     assert CheckpointFolder(tmp_path).newest() is None  # half of it
-    first.save([Piece("a", (0, 0), whole[:4]), Piece("b", (), np.array(3))], facts, "9")
+    first.save([Shard("a", (0, 0), whole[:4]), Shard("b", (), np.array(3))], facts, "9")
     found = CheckpointFolder(tmp_path).newest()
     assert (found.read("a") == whole).all()
     assert (found.read("a", (slice(2, 6), slice(1, 4))) == whole[2:6, 1:4]).all()

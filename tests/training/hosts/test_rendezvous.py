@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from keras_vit.training.hosts import distribution, meeting
-from keras_vit.training.hosts.distribution import _facts, _unlike
+from keras_vit.training.hosts import distribution, processes
+from keras_vit.training.hosts.distribution import _differing_options, _facts
 
 FIRST_OF_THREE = b'{"format": "keras-vit-meeting/1", "count": 3, "index": 1, "facts": {}}\n'
 
@@ -26,7 +26,7 @@ def met(*places, port=None):
     def one(key, count, index, facts):
         found[key] = None
         try:
-            meeting.meet("127.0.0.1", port, count, index, facts, _unlike, say=said.append)
+            processes.rendezvous("127.0.0.1", port, count, index, facts, _differing_options, say=said.append)
         except ValueError as error:
             found[key] = str(error)
 
@@ -49,7 +49,7 @@ def test_processes_that_all_come_go_on_and_leave_the_port():
     ("other", "said"),
     [
         ((2, 1, {"seed": "1", "steps": "9"}), "0 for process 0, 1 for process 1; steps: nothing for process 0, 9 for"),
-        ((3, 1, {"seed": "0"}), "told of 3 processes, where the first was told of 2"),
+        ((3, 1, {"seed": "0"}), "a count of 3, where the first has 2"),
         ((2, 2, {"seed": "0"}), "number 2"),
     ],
 )
@@ -59,17 +59,17 @@ def test_processes_that_are_not_alike_are_all_told_so(other, said):
 
 
 def test_process_that_never_comes_is_named_in_time(monkeypatch):
-    monkeypatch.setattr(meeting, "WAIT", 0.6)
-    monkeypatch.setattr(meeting, "_SAY_AFTER", 0.1)
+    monkeypatch.setattr(processes, "WAIT", 0.6)
+    monkeypatch.setattr(processes, "_REPORT_AFTER", 0.1)
     (words,), (line,) = met((3, 0, {}))
-    assert "process 1, 2 of 3 has not come within 0.6 s" in words
+    assert "process 1, 2 of 3 has not joined within 0.6 s" in words
     assert "waits" in line
     (words,), _ = met((2, 1, {}))
     assert "not answered within 0.6 s" in words
 
 
 def test_port_that_is_taken_is_named_by_both(monkeypatch):
-    monkeypatch.setattr(meeting, "WAIT", 0.6)
+    monkeypatch.setattr(processes, "WAIT", 0.6)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         found, _ = met((2, 0, {}), (2, 1, {}), port=port)
@@ -87,12 +87,12 @@ def connected(port):
 
 
 def test_second_process_of_a_number_is_told_what_is_wrong_with_it(monkeypatch):
-    monkeypatch.setattr(meeting, "WAIT", 5)
+    monkeypatch.setattr(processes, "WAIT", 5)
     port, found = free_port(), []
 
     def meet():
         try:
-            meeting.meet("127.0.0.1", port, 3, 0, {}, _unlike)
+            processes.rendezvous("127.0.0.1", port, 3, 0, {}, _differing_options)
         except ValueError as error:
             found.append(str(error))
 
@@ -102,14 +102,16 @@ def test_second_process_of_a_number_is_told_what_is_wrong_with_it(monkeypatch):
         other.sendall(FIRST_OF_THREE)
         found += met((4, 1, {}), port=port)[0]
     first.join()
-    assert ["told of 4 processes" in words for words in found] == [True, True], found
+    assert ["a count of 4" in words for words in found] == [True, True], found
 
 
 def test_process_that_was_started_again_takes_its_own_place(monkeypatch):
     """And what somebody else says to the port is passed over."""
-    monkeypatch.setattr(meeting, "WAIT", 20)
+    monkeypatch.setattr(processes, "WAIT", 20)
     port, found = free_port(), []
-    first = threading.Thread(target=lambda: found.append(meeting.meet("127.0.0.1", port, 3, 0, {}, _unlike)))
+    first = threading.Thread(
+        target=lambda: found.append(processes.rendezvous("127.0.0.1", port, 3, 0, {}, _differing_options))
+    )
     first.start()
     for words in (FIRST_OF_THREE, b"GET /\n"):
         with connected(port) as other:
@@ -138,6 +140,6 @@ def test_facts_that_differ_once_processes_are_connected_are_named(monkeypatch):
     monkeypatch.setattr(distribution, "processes", lambda: (0, 2))
     monkeypatch.setattr(utils, "process_allgather", gather)
     theirs = {"options": {"seed": 1}, "data_hash": "b"}
-    distribution.check_everywhere(theirs)
+    distribution.check_same_everywhere(theirs)
     with pytest.raises(ValueError, match=r"data_hash: a for process 0, b for process 1; options\.seed: 10 for"):
-        distribution.check_everywhere({"options": {"seed": 10}, "data_hash": "a"})
+        distribution.check_same_everywhere({"options": {"seed": 10}, "data_hash": "a"})

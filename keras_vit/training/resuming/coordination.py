@@ -1,4 +1,4 @@
-"""Processes of JAX that train together agree: on what to take up, when to save, and how to call it."""
+"""What processes of JAX that train together share: the checkpoint to resume from, when to save, and a run's id."""
 
 import uuid
 
@@ -16,17 +16,17 @@ def processes() -> tuple[int, int]:
     return jax.process_index(), jax.process_count()
 
 
-def agreed(asked: int) -> int:
-    """The largest number that any process asks for, as 0 for nothing, 1 to save, a signal's number to leave."""
+def all_reduce_max(value: int) -> int:
+    """The largest value of any process, as 0 for nothing, 1 to save, a signal's number to leave."""
     if processes()[1] == 1:
-        return asked
+        return value
     import numpy as np
     from jax.experimental import multihost_utils
 
-    return int(np.max(multihost_utils.process_allgather(np.array(asked, "int32"))))
+    return int(np.max(multihost_utils.process_allgather(np.array(value, "int32"))))
 
 
-def agreed_newest(folder: CheckpointFolder) -> Checkpoint | None:
+def broadcast_latest(folder: CheckpointFolder) -> Checkpoint | None:
     """The newest valid checkpoint, as the first process finds it; the others check of it what they read."""
     process, count = processes()
     found = folder.newest() if process == 0 else None
@@ -35,13 +35,13 @@ def agreed_newest(folder: CheckpointFolder) -> Checkpoint | None:
     import numpy as np
     from jax.experimental import multihost_utils
 
-    ours = [found.facts["step"], found.facts["epoch"]] if found else [-1, 0]
-    step, epoch = map(int, multihost_utils.broadcast_one_to_all(np.array(ours, "int32")))
+    place = [found.facts["step"], found.facts["epoch"]] if found else [-1, 0]
+    step, epoch = map(int, multihost_utils.broadcast_one_to_all(np.array(place, "int32")))
     return found if process == 0 or step < 0 else folder.opened(step, epoch)
 
 
-def agreed_mark() -> str:
-    """A word that all processes of this run know, and no other run."""
+def broadcast_run_id() -> str:
+    """An id that all processes of this run share, and no other run has."""
     mark = uuid.uuid4().int % 2**31
     if processes()[1] == 1:
         return str(mark)

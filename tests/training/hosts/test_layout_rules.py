@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from keras_vit.training.hosts import sharding
-from keras_vit.training.hosts.sharding import anchor, check_covered, check_heads, check_shared, pattern_of, rules
+from keras_vit.training.hosts import layout_maps
+from keras_vit.training.hosts.layout_maps import anchor, check_covered, check_heads, check_shared, pattern_of, rules
 
 SHAPES = {  # of H/14 with 21,843 classes, at 224 pixels
     "patch_embedding/projection/kernel": (14, 14, 3, 1280),
@@ -110,7 +110,7 @@ def test_a_layout_that_leaves_out_doubles_or_misses_is_refused(patterns, said):
 @pytest.mark.parametrize("kind", ["fsdp", "tensor"])
 def test_our_own_layouts_are_covered(kind):
     check_covered(SHAPES, [*rules(SHAPES, 8, "data", kind), anchor(LAYERS)])
-    assert sharding.LARGE == 4e6
+    assert layout_maps.LARGE == 4e6
 
 
 @pytest.mark.parametrize(

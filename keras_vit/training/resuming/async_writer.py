@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_vit.renamed import current_arguments
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
-from keras_vit.training.resuming.pieces import Piece
+from keras_vit.training.resuming.tensor_file import Shard
 from keras_vit.training.resuming.variables import METRICS, not_finite
 
 RULE = "a run goes on only as it began, or its numbers mean nothing"
@@ -19,7 +19,7 @@ _HANDED_BACK = (
 )
 
 
-class Writer:
+class AsyncWriter:
     """Writes one checkpoint at a time, in a thread; a fault is a warning, as training goes on without it.
 
     Args:
@@ -40,8 +40,8 @@ class Writer:
         """Whether the last one is still being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, pieces: Iterable[Piece], facts: dict[str, Any], mark: str) -> None:
-        """Begins to write `pieces`, of values that nobody changes; they are asked for in the thread."""
+    def start(self, pieces: Iterable[Shard], facts: dict[str, Any], mark: str) -> None:
+        """Begins to write `pieces`, of values that nobody changes; they are made in the thread."""
         self.wait()
         self._thread = threading.Thread(target=self._write, args=(pieces, facts, mark))
         self._thread.start()
@@ -59,7 +59,7 @@ class Writer:
         if fault is not None:
             warnings.warn(fault, UserWarning, stacklevel=3)
 
-    def _write(self, pieces: Iterable[Piece], facts: dict[str, Any], mark: str) -> None:
+    def _write(self, pieces: Iterable[Shard], facts: dict[str, Any], mark: str) -> None:
         where = f"step {facts['step']} in {self._folder.path}"
         last = f"the last good one is {self.path}" if self.path else "there is none of this run before it"
         time.sleep(_HANDED_BACK)

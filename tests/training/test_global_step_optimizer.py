@@ -6,10 +6,10 @@ import pytest
 from conftest import numpy
 from keras import ops
 
-from keras_vit.training.joint_step import JointStepOptimizer
+from keras_vit.training.optimizers import GlobalStepOptimizer
 
 
-class Descent(JointStepOptimizer):
+class Descent(GlobalStepOptimizer):
     """Plain gradient descent, which notes what it is given."""
 
     def update_all(self, gradients, variables, learning_rate):

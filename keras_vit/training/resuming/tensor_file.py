@@ -1,7 +1,7 @@
 """One file of arrays with checksums, in the format of safetensors, written as the arrays come.
 
-safetensors' own writer wants all bytes in memory twice and tells no checksums. A piece is a part of a variable: all of
-it, or what one device holds of it.
+safetensors' own writer holds all bytes in memory twice and gives no checksums. A `Shard` is a whole variable, or the
+part of it that one device holds.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _CHUNK = 1 << 23  # bytes at once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Piece:
+class Shard:
     """A part of a variable, on the host.
 
     Args:
@@ -40,7 +40,7 @@ class Piece:
         return f"{self.name}@{','.join(map(str, self.start))}" if any(self.start) else self.name
 
 
-def write_pieces(path: Path, pieces: Iterable[Piece]) -> dict[str, Any]:
+def write_shards(path: Path, pieces: Iterable[Shard]) -> dict[str, Any]:
     """Writes a new file and waits until it is on the disk.
 
     Args:
@@ -72,12 +72,12 @@ def write_pieces(path: Path, pieces: Iterable[Piece]) -> dict[str, Any]:
     return {"bytes": offset, "header": zlib.crc32(header), "pieces": records}
 
 
-def fault_of(path: Path, facts: dict[str, Any]) -> str | None:
+def find_damage(path: Path, facts: dict[str, Any]) -> str | None:
     """What is wrong with a file: a few words, or `None` if every byte is as it was written.
 
     Args:
         path: of the file.
-        facts: what `write_pieces` gave.
+        facts: what `write_shards` gave.
     """
     try:
         size = path.stat().st_size
@@ -96,7 +96,7 @@ def fault_of(path: Path, facts: dict[str, Any]) -> str | None:
     return None
 
 
-def read_piece(path: Path, piece: dict[str, Any]) -> np.ndarray:
+def read_shard(path: Path, piece: dict[str, Any]) -> np.ndarray:
     """The values of one piece, as its record says.
 
     Raises:
@@ -122,21 +122,21 @@ def dtype_of(name: str) -> np.dtype:
         return np.dtype(getattr(ml_dtypes, name))
 
 
-def _header(pieces: Sequence[Piece]) -> bytes:
+def _header(pieces: Sequence[Shard]) -> bytes:
     """The length of the JSON in 8 bytes and the JSON, such that what follows lies at a multiple of 8."""
-    said: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     offset = 0
     for piece in pieces:
         code = _CODES.get(piece.array.dtype.name)
-        if code is None or piece.key in said or sys.byteorder != "little":
+        if code is None or piece.key in entries or sys.byteorder != "little":
             raise ValueError(
                 "a piece must have a name of its own and numbers of a known type.\n"
                 f"Received: {piece.key!r} of {piece.array.dtype}."
             )
         ends = [offset, offset + piece.array.nbytes]
-        said[piece.key] = {"dtype": code, "shape": list(piece.array.shape), "data_offsets": ends}
+        entries[piece.key] = {"dtype": code, "shape": list(piece.array.shape), "data_offsets": ends}
         offset = ends[1]
-    text = json.dumps(said).encode()
+    text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
