@@ -51,7 +51,7 @@ def train(arguments, kind, options, seed):
 
     options = options | {"image_size": arguments.size, "epochs": arguments.epochs, "seed": seed}
     options["resume"] = "never"  # the seconds of a run that goes on are those of its last part
-    result = keras_vit.finetune("digits", arguments.out / f"{kind}-{seed}", say=say, **options)
+    result = keras_vit.finetune("digits", arguments.out / f"{kind}-{seed}", print_fn=say, **options)
     facts = {
         "accuracy": result.test_accuracy,
         "seconds": (times[-1] - times[0]) / arguments.epochs,

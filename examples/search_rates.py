@@ -91,13 +91,13 @@ def train(study, trial, arguments):
     def on_epoch(record):
         trial.report(record.metrics["val_accuracy"], record.epoch)
         if record.epoch < record.epochs and trial.should_prune():
-            raise keras_vit.StopRun("worse than the median")
+            raise keras_vit.StopTraining("worse than the median")
 
     folder = arguments.out / folder_of(trial)
     options = {name: getattr(arguments, name) for name in ("model", "weights", "epochs", "train_images", "image_size")}
     options = {name: value for name, value in options.items() if value is not None}
     try:
-        facts = keras_vit.finetune(arguments.data, folder, on_epoch=on_epoch, **options, **trial.params).facts
+        facts = keras_vit.finetune(arguments.data, folder, on_epoch_end=on_epoch, **options, **trial.params).facts
     except keras_vit.TrainingDivergedError as error:
         print(error)
         study.tell(trial, state=TrialState.FAIL)

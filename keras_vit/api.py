@@ -55,7 +55,7 @@ from keras_vit.model.resnet import ResNet
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.zero_shot import zero_shot
 from keras_vit.resnet_builders import R50x1, R50x2, R50x3, R101x1, R101x3, R152x1, R152x2, R152x4, R200x3, build_resnet
-from keras_vit.runs.callbacks import EpochRecord, StopRun
+from keras_vit.runs.callbacks import EpochRecord, StopTraining
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.publishing import push_to_hub
@@ -147,7 +147,7 @@ __all__ = [
     "finetune",
     "FinetuneOptions",
     "EpochRecord",
-    "StopRun",
+    "StopTraining",
     # Open and pack data
     # Turn a folder, a table, shards or arrays into checked batches.
     "open_source",

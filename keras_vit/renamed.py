@@ -12,7 +12,11 @@ from typing import Any, TypeVar
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
 
-NAMES: dict[str, str] = {"nearest": "nearest_neighbors", "Neighbours": "Neighbors"}  # public names of the package
+NAMES: dict[str, str] = {  # public names of the package
+    "nearest": "nearest_neighbors",
+    "Neighbours": "Neighbors",
+    "StopRun": "StopTraining",
+}
 ARGUMENTS: dict[str, str] = {  # of public functions, layers, builders and `ViTConfig`; attributes too
     "dialect": "format",
     "branch_norm": "norm_position",
@@ -26,6 +30,8 @@ ARGUMENTS: dict[str, str] = {  # of public functions, layers, builders and `ViTC
     "read_places": "pooled_indices",
     "num_read_tokens": "num_pooled_tokens",
     "neighbours": "num_neighbors",
+    "say": "print_fn",
+    "on_epoch": "on_epoch_end",
 }
 ATTRIBUTES: dict[str, str] = {
     "weights_report": "load_report",

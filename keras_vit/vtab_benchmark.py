@@ -28,6 +28,7 @@ from keras_vit.files import expand_path
 from keras_vit.model.freezing import merge_lora
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.layer_access import lora_layers
+from keras_vit.renamed import accepts_old_arguments
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneChanges
 from keras_vit.weights.save import save_checkpoint
@@ -98,6 +99,7 @@ def tasks_of(group: str) -> list[str]:
     return [name.removeprefix(_PREFIX) for name, record in VTAB_TASKS.items() if record.group == group]
 
 
+@accepts_old_arguments
 def vtab(
     model: ImageModel,
     tasks: Sequence[str] | None = None,
@@ -108,12 +110,12 @@ def vtab(
     batch_size: int = 32,
     cache: FilePath | None = DEFAULT_CACHE,
     changes: FinetuneChanges | None = None,
-    say: Callable[[str], Any] = print,
+    print_fn: Callable[[str], Any] = print,
 ) -> Vtab:
     """Measures a model on the VTAB-1k tasks whose data are prepared, and says what the others need.
 
     Example:
-        >>> result = keras_vit.vtab(model, ["dtd"], say=lambda line: None)
+        >>> result = keras_vit.vtab(model, ["dtd"], print_fn=lambda line: None)
         >>> result.lacking["dtd"]
         'dtd/3.0.1 is not in ...; run `tfds build dtd`, up to 0.63 GB to download'
 
@@ -128,7 +130,7 @@ def vtab(
         batch_size: images at once for `"linear"`; the numbers do not depend on it.
         cache: folder of the features, of `"linear"`; see `keras_vit.probe`.
         changes: fields of `FinetuneOptions` to change, of `"finetune"`, as `{"steps": 500}`.
-        say: called with each line of what happens.
+        print_fn: called with each line of what happens.
 
     Returns:
         A `Vtab`.
@@ -149,15 +151,15 @@ def vtab(
         lack = None if name in given else missing_step(_PREFIX + name)
         if lack is not None:
             lacking[name] = lack
-            say(f"{name}: {lack}")
+            print_fn(f"{name}: {lack}")
             continue
         source = open_source(given.get(name, _PREFIX + name))
         _warn_of_other_data(name, source)
         if protocol == "linear":
             accuracies[name] = probe(model, source, "linear", batch_size=batch_size, cache=cache).accuracy
         else:
-            accuracies[name] = _finetuned(model, name, source, expand_path(str(out)) / name, say, changes or {})
-        say(f"{name}: {accuracies[name]:.4f}")
+            accuracies[name] = _finetuned(model, name, source, expand_path(str(out)) / name, print_fn, changes or {})
+        print_fn(f"{name}: {accuracies[name]:.4f}")
     return Vtab(protocol, accuracies, lacking, time.monotonic() - began)
 
 
@@ -174,7 +176,7 @@ def _warn_of_other_data(name: str, source: Source) -> None:
 
 
 def _finetuned(
-    model: Any, name: str, source: Source, out: FilePath, say: Callable[[str], Any], changes: FinetuneChanges
+    model: Any, name: str, source: Source, out: FilePath, print_fn: Callable[[str], Any], changes: FinetuneChanges
 ) -> float:
     """The accuracy of a new model with these weights, trained on the 1,000 images."""
     record = VTAB_TASKS[_PREFIX + name]
@@ -190,7 +192,7 @@ def _finetuned(
         weights = save_checkpoint(model, Path(folder) / f"weights{suffix}", layout)
         options: dict[str, Any] = {"model": model.config, "weights": weights, "recipe": _RECIPE, "image_size": size}
         options["augmentation"] = Augmentation(crop=crop, flip=record.flip)
-        return finetune(source, out, say=say, **options | dict(changes)).test_accuracy
+        return finetune(source, out, print_fn=print_fn, **options | dict(changes)).test_accuracy
 
 
 def _layout(config: ViTConfig | ResNetConfig) -> str:

@@ -213,7 +213,9 @@ def finished(few_photos, tmp_path_factory):
     """A run of one epoch on `few_photos`, with images whose sides differ."""
     config = tiny_config(num_layers=1, pooling="gap", position_embedding="sincos2d")
     options = {"model": config, "image_size": (20, 24), "batch_size": 8, "epochs": 1}
-    return keras_vit.finetune(few_photos, tmp_path_factory.mktemp("finished") / "run", say=lambda _: None, **options)
+    return keras_vit.finetune(
+        few_photos, tmp_path_factory.mktemp("finished") / "run", print_fn=lambda _: None, **options
+    )
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def run(out, **changes):
     said = []
     options = {"model": tiny_config(num_layers=1, dropout_rate=0.1), "image_size": 16, "batch_size": 10, "epochs": 3}
     options |= {"ema_momentum": 0.9, "checkpoint_every": 2, "augmentation": "inception"}
-    return finetune(arrays(), out, say=said.append, **options | changes), said
+    return finetune(arrays(), out, print_fn=said.append, **options | changes), said
 
 
 def killed_run(out, step):

@@ -86,9 +86,9 @@ def test_run_that_was_stopped_goes_on_under_the_versions_that_it_began_with(old,
     said = []
     options = {"image_size": 16, "batch_size": 6, "epochs": 2, "checkpoint_every": 2, "seed": 3, "resume": "must"}
     with pytest.raises(ValueError, match=r"versions.keras_vit: 0\.4\.0 before"):
-        keras_vit.finetune("photos", "run", model=config, say=said.append, **options)
+        keras_vit.finetune("photos", "run", model=config, print_fn=said.append, **options)
     monkeypatch.setattr(preparation, "versions", lambda: told["versions"])
-    keras_vit.finetune("photos", "run", model=config, say=said.append, **options)
+    keras_vit.finetune("photos", "run", model=config, print_fn=said.append, **options)
     ours, theirs = (keras.saving.load_model(place / "best.keras") for place in (tmp_path / "run", folder / "run"))
     for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)  # the finished run is of the same seed

@@ -27,11 +27,12 @@ TAKERS = {
 # functions that refuse an argument by its new name, and a value: new name: (function, value)
 FUNCTIONS = {"num_neighbors": (lambda **given: keras_vit.probe(None, None, "linear", **given), 3)}
 ATTRIBUTES = {"positioned_tokens", "pooled_tokens", "pooled_indices", "num_pooled_tokens"}  # no arguments
+OF_A_RUN = ("print_fn", "on_epoch_end")
 OLD = {new: old for old, new in ARGUMENTS.items()}
 
 
 def test_every_old_name_is_tested():
-    assert set(TAKERS) | set(FUNCTIONS) | ATTRIBUTES == set(ARGUMENTS.values())
+    assert set(TAKERS) | set(FUNCTIONS) | ATTRIBUTES | set(OF_A_RUN) == set(ARGUMENTS.values())
     assert all(hasattr(keras_vit, new) for new in NAMES.values())
     assert set(VALUES) <= set(ARGUMENTS.values())
 
@@ -58,6 +59,16 @@ def test_old_argument_of_a_function_warns_and_is_the_new_one(new):
         pytest.raises(ValueError, match=f"(?s)`{new}`.*{value}"),
     ):
         function(**{OLD[new]: value})
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("new", OF_A_RUN)
+def test_old_argument_of_a_run_warns(new, tmp_path):
+    with (
+        pytest.warns(DeprecationWarning, match=f"`{OLD[new]}`.*`{new}`") as caught,
+        pytest.raises(ValueError, match="nowhere"),
+    ):
+        keras_vit.finetune("nowhere", tmp_path / "run", **{OLD[new]: lambda _: None})
     assert caught[0].filename == __file__
 
 

@@ -123,7 +123,7 @@ def test_strategy_for_several_hosts_names_what_does_it():
 
 
 @run_together
-def place_of_run(data, out, options=None, *, say=print, **changes):
+def place_of_run(data, out, options=None, *, print_fn=print, **changes):
     return out
 
 

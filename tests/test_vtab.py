@@ -80,7 +80,9 @@ def test_linear_protocol_is_the_linear_probe_and_says_what_the_others_lack(data,
     pytest.importorskip("tensorflow_datasets")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     model, lines = make_tiny(), []
-    found = keras_vit.vtab(model, ["vtab/dtd", "svhn", "resisc45"], data={"dtd": data}, cache=None, say=lines.append)
+    found = keras_vit.vtab(
+        model, ["vtab/dtd", "svhn", "resisc45"], data={"dtd": data}, cache=None, print_fn=lines.append
+    )
     assert found.accuracies == {"dtd": probe(model, data, "linear", cache=None).accuracy}
     assert set(found.lacking) == {"svhn", "resisc45"}
     assert len(lines) == 3
@@ -102,7 +104,7 @@ def test_every_task_says_what_it_lacks(tmp_path, monkeypatch):
 
 def test_data_that_are_not_the_tasks_are_told(data):
     with pytest.warns(UserWarning, match=r"dtd.* 47 .* 800 .* 200 .* 3, 16 and 8"):
-        keras_vit.vtab(make_tiny(), "dtd", data={"dtd": data}, cache=None, say=lambda line: None)
+        keras_vit.vtab(make_tiny(), "dtd", data={"dtd": data}, cache=None, print_fn=lambda line: None)
 
 
 @pytest.mark.slow
@@ -113,7 +115,7 @@ def test_finetune_protocol_trains_on_all_and_leaves_the_model_alone(data, tmp_pa
     before = model.get_weights()
     changes = {"steps": 2, "batch_size": 8, "image_size": (20, 28), "learning_rate": 1e-9}
     found = keras_vit.vtab(
-        model, "dtd", protocol="finetune", data={"dtd": data}, out=tmp_path, changes=changes, say=lambda line: None
+        model, "dtd", protocol="finetune", data={"dtd": data}, out=tmp_path, changes=changes, print_fn=lambda line: None
     )
     result = json.loads((tmp_path / "dtd" / "result.json").read_text())
     assert found.accuracies == {"dtd": result["test_accuracy"]}

@@ -100,7 +100,7 @@ result = keras_vit.finetune(
     recipe="digits",
     batch_size=16,
     epochs=40,
-    say=lambda line: None,
+    print_fn=lambda line: None,
 )
 print(f"test accuracy {result.test_accuracy:.3f} on {result.evaluation.count} images")
 print(*sorted(path.name for path in result.out.iterdir()), sep="\n")
@@ -126,7 +126,7 @@ scratch = keras_vit.finetune(
     recipe="digits",
     batch_size=16,
     epochs=40,
-    say=lambda line: None,
+    print_fn=lambda line: None,
 )
 print(f"with the checkpoint {result.test_accuracy:.3f}, without {scratch.test_accuracy:.3f}")
 

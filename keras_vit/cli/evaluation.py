@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli import engines
-from keras_vit.cli.models import check_model, model_and_run
+from keras_vit.cli.models import check_model, load_model_and_run
 from keras_vit.cli.terminal import loading, path, quiet_start
 from keras_vit.pages.formatting import columns, printable, printable_json
 from keras_vit.pages.html import check_page
@@ -45,7 +45,7 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
         from keras_vit.runs.finished_runs import has_changed
     if arguments.page is not None:
         check_page(arguments.page / PAGE)
-    model, run = model_and_run(arguments, arguments.probe is None)
+    model, run = load_model_and_run(arguments, arguments.probe is None)
     seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _data_of(run)
     targets = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
@@ -87,14 +87,14 @@ def vtab(arguments: Namespace) -> Iterator[str]:
         yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
-    model, _ = model_and_run(arguments, needs_head=False)
+    model, _ = load_model_and_run(arguments, needs_head=False)
     result = keras_vit.vtab(
         model,
         arguments.tasks,
         protocol=arguments.protocol,
         out=arguments.out,
         batch_size=arguments.batch_size,
-        say=(lambda line: None) if arguments.json else print,
+        print_fn=(lambda line: None) if arguments.json else print,
         **_cache(arguments),
     )
     if arguments.json:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_vit.checks import check_positive_int
-from keras_vit.cli.models import check_model, model_and_run, names_of
+from keras_vit.cli.models import check_model, load_model_and_run, names_of
 from keras_vit.cli.terminal import loading, path, quiet_start
 
 
@@ -30,7 +30,7 @@ def look(arguments: Namespace) -> Iterator[str]:
     yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
-    model, run = model_and_run(arguments, needs_head=False)
+    model, run = load_model_and_run(arguments, needs_head=False)
     page = keras_vit.look(
         model,
         arguments.images,

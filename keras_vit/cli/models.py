@@ -6,18 +6,18 @@ from typing import Any
 
 from keras_vit.checks import did_you_mean
 from keras_vit.cli.terminal import path
-from keras_vit.runs.load import NAMES, RunFacts, check_run, open_named, variant_and_weights
+from keras_vit.runs.load import NAMES, RunFacts, check_run, load_any, variant_and_weights
 from keras_vit.weights.resolve import check_available
 
 
-def model_and_run(arguments: Namespace, needs_head: bool = True) -> tuple[Any, RunFacts]:
+def load_model_and_run(arguments: Namespace, needs_head: bool = True) -> tuple[Any, RunFacts]:
     """The model, and what its run knows of its outputs, data and seed; of no run the facts of none.
 
     Args:
         arguments: of the command.
         needs_head: whether the command can do nothing with a model without a head.
     """
-    return open_named(arguments.model, arguments.weights, needs_head)
+    return load_any(arguments.model, arguments.weights, needs_head)
 
 
 def check_model(arguments: Namespace) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from keras_vit.checks import ArgumentError, check_positive_int
 from keras_vit.cli import engines
-from keras_vit.cli.models import check_model, model_and_run, names_of
+from keras_vit.cli.models import check_model, load_model_and_run, names_of
 from keras_vit.cli.terminal import loading, path, quiet_start, terminal_width
 from keras_vit.config.recipes import RECIPES, find_recipe
 from keras_vit.pages.formatting import printable, printable_json
@@ -82,7 +82,7 @@ def predict(arguments: Namespace) -> Iterator[str]:
         import keras
     from keras_vit.cli.prefetch import prefetch_photos
 
-    model, run = model_and_run(arguments)
+    model, run = load_model_and_run(arguments)
     names = names_of(model, run.class_names)
     model, lines, _ = engines.opened(model, run, arguments)
     if not arguments.json:

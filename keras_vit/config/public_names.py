@@ -48,7 +48,7 @@ _NAMES = {
     "model.vision_transformer": "VisionTransformer",
     "model.zero_shot": "zero_shot",
     "resnet_builders": "R50x1 R50x2 R50x3 R101x1 R101x3 R152x1 R152x2 R152x4 R200x3 build_resnet",
-    "runs.callbacks": "EpochRecord StopRun",
+    "runs.callbacks": "EpochRecord StopTraining",
     "runs.finetune": "finetune",
     "runs.options": "FinetuneOptions",
     "runs.publishing": "push_to_hub",

@@ -116,7 +116,7 @@ def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: T
             f"Received: {os.fspath(what)!r}, {found}.{did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])} "
             "Put the photos of each class into a folder of its own, and pass the folder above these."
         )
-    return tensorflow_datasets.open_named(os.fspath(what), download)
+    return tensorflow_datasets.load_any(os.fspath(what), download)
 
 
 def _prepared_folder(path: Path) -> Path | None:

@@ -188,7 +188,7 @@ def _only(dataset: Any, numbers: np.ndarray, size: int) -> Any:
     return dataset.enumerate().filter(lambda number, _: counts[number]).map(lambda _, example: example)
 
 
-def open_named(name: str, download: bool) -> Source:
+def load_any(name: str, download: bool) -> Source:
     """A `Source` of a tensorflow-datasets name or a VTAB task; see `open_source`.
 
     Raises:

@@ -87,9 +87,9 @@ def open_model(
         )
     check_process()  # first: a fork would wait for ever for the threads of its parent's TensorFlow
     from keras_vit.exporting.engines.accelerate import accelerate
-    from keras_vit.runs.load import open_named
+    from keras_vit.runs.load import load_any
 
-    model, _ = open_named(given, weights, needs_head=False)
+    model, _ = load_any(given, weights, needs_head=False)
     engine = choose_engine(model, engine, precision or "float32")
     opened = accelerate(model, engine, precision or "float32", threads)
     size = _checked_size(given, opened.input_shape[1:3], opened.preprocessing)
@@ -250,9 +250,9 @@ def _write_engine_file(
     """The engine. For ONNX Runtime its file is written; a model that it does not take goes to TensorFlow."""
     from keras_vit.exporting.engines.accelerate import write_engine
     from keras_vit.exporting.report import ExportError
-    from keras_vit.runs.load import open_named
+    from keras_vit.runs.load import load_any
 
-    built, _ = open_named(model, weights, needs_head=False)
+    built, _ = load_any(model, weights, needs_head=False)
     chosen = choose_engine(built, engine, precision)
     if chosen == "onnxruntime":
         say("converting the model once; this takes a while ...")

@@ -134,7 +134,7 @@ class AveragedWeights:
         if not getattr(optimizer, "use_ema", False) or steps_of(optimizer) == 0 or self._kept is not None:
             return
         self._kept = list(map(_copy, self._model.trainable_weights))
-        for weight, average in zip(self._model.trainable_weights, _averages_of(optimizer), strict=True):
+        for weight, average in zip(self._model.trainable_weights, _moving_averages(optimizer), strict=True):
             weight.assign(_copy(average))
 
     def leave(self) -> None:
@@ -145,7 +145,7 @@ class AveragedWeights:
             self._kept = None
 
 
-def _averages_of(optimizer: keras.optimizers.Optimizer) -> list[Variable]:
+def _moving_averages(optimizer: keras.optimizers.Optimizer) -> list[Variable]:
     """The moving averages that `use_ema` keeps, in the order of the weights."""
     return [variable for variable in optimizer.variables if variable.name.endswith("_average")]
 
@@ -159,8 +159,8 @@ def _copy(variable: Variable) -> Tensor:
     return np.array(keras.ops.convert_to_numpy(variable), copy=True)
 
 
-class StopRun(Exception):  # noqa: N818  # like StopIteration it is no error
-    """Ends a run of `keras_vit.finetune` if its `on_epoch` raises it: the run is finished as after its last epoch.
+class StopTraining(Exception):  # noqa: N818  # like StopIteration it is no error
+    """Ends a run of `keras_vit.finetune` if its `on_epoch_end` raises it: the run is finished as after its last epoch.
 
     The best model is kept, measured and reported. Any other exception ends the run as a failure, which the same call
     takes up again.
@@ -169,16 +169,16 @@ class StopRun(Exception):  # noqa: N818  # like StopIteration it is no error
 
 @dataclasses.dataclass(frozen=True)
 class EpochRecord:
-    """The figures of an epoch, which `keras_vit.finetune` passes to `on_epoch`.
+    """The figures of an epoch, which `keras_vit.finetune` passes to `on_epoch_end`.
 
     Example:
-        >>> def stop_when_good(record):  # for `finetune(..., on_epoch=stop_when_good)`
+        >>> def stop_when_good(record):  # for `finetune(..., on_epoch_end=stop_when_good)`
         ...     if record.metrics["val_loss"] < 0.1:
-        ...         raise keras_vit.StopRun
+        ...         raise keras_vit.StopTraining
         >>> stop_when_good(keras_vit.EpochRecord(1, 10, 4, 2.5, {"val_loss": 0.06}))
         Traceback (most recent call last):
             ...
-        keras_vit.runs.callbacks.StopRun
+        keras_vit.runs.callbacks.StopTraining
 
     Attributes:
         epoch: its number, from 1.
@@ -199,7 +199,7 @@ class EpochRecord:
 class EpochCalls(keras.callbacks.Callback):
     """Calls a function with the record of each epoch. List it between a `Recorder` and what saves checkpoints.
 
-    So a checkpoint knows that the run was stopped, and an epoch whose checkpoint a kill has prevented is told again.
+    So a checkpoint knows that the run was stopped, and an epoch without its checkpoint comes again.
 
     Args:
         recorder: which has written the epoch's figures and models.
@@ -218,7 +218,7 @@ class EpochCalls(keras.callbacks.Callback):
         reason = None
         try:
             self._on_epoch(EpochRecord(epochs=self._epochs, metrics=metrics, **own))
-        except StopRun as stop:
+        except StopTraining as stop:
             reason = str(stop)
         if all_reduce_max(int(reason is not None)):  # of several processes one is enough
             self._recorder.stopped = reason or ""

@@ -36,10 +36,10 @@ _COMPILED = 10
 _SMALL_SIZE, _SMALL_BATCH = 224, 32
 
 
-def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], Any]) -> None:
+def print_estimates(preparation: Preparation, out: FilePath, print_fn: Callable[[str], Any]) -> None:
     """Says how long a run on a processor will take, and the disk that any run needs."""
     for line in disk_lines(Path(out), preparation.model, preparation.plan.recipe):
-        say(line)
+        print_fn(line)
     if has_accelerator() or preparation.devices > 1 or preparation.options.layout != "none":
         return  # there the first steps are short, and `Progress` tells of them
     forward = flops(preparation.model).total
@@ -59,7 +59,7 @@ def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], A
         lines += [f"shorter: {offer}" for offer in _offers(preparation, seconds)]
     for name, text in zip(["time", *[""] * len(lines)], lines, strict=False):
         for line in format_facts(name, text):
-            say(line)
+            print_fn(line)
 
 
 def _evaluated(preparation: Preparation) -> int:

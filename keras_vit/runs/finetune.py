@@ -22,24 +22,25 @@ from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.source import Data, Source
 from keras_vit.model.image_model import ImageModel
 from keras_vit.pages.formatting import printable
+from keras_vit.renamed import accepts_old_arguments
 from keras_vit.runs.callbacks import EpochCalls, EpochRecord, Recorder
-from keras_vit.runs.estimates import check_disk, say_expected
+from keras_vit.runs.estimates import check_disk, print_estimates
 from keras_vit.runs.load import check_reloads
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
-from keras_vit.runs.preparation import Preparation, configuration_of, prepare
-from keras_vit.runs.progress import Progress, with_minute_lines
-from keras_vit.runs.results import EVALUATION_BATCH, Result, finish, keep_what_there_is
+from keras_vit.runs.preparation import Preparation, prepare, run_configuration
+from keras_vit.runs.progress import Progress, with_heartbeat
+from keras_vit.runs.results import EVALUATION_BATCH, Result, finish, save_partial_results
 from keras_vit.runs.resume_check import (
-    EarlierRun,
-    as_begun,
+    UnfinishedRun,
     check_resumed,
-    check_same,
-    config_of,
-    find_earlier,
-    fingerprint_of,
-    sweep_leftovers,
+    check_unchanged,
+    find_unfinished,
+    original_options,
+    read_unfinished_config,
+    remove_leftovers,
+    resume_fingerprint,
 )
-from keras_vit.runs.run_directory import RunDirectory, check_writable, plain
+from keras_vit.runs.run_directory import RunDirectory, check_writable, json_ready
 from keras_vit.runs.run_files import BAD_IMAGES, CHECKPOINTS, CONFIG, LAST, metric_columns
 from keras_vit.training.callbacks import StepFacts
 from keras_vit.training.checkpoints import Checkpoints
@@ -47,16 +48,17 @@ from keras_vit.training.hosts.distribution import check_same_everywhere, run_tog
 from keras_vit.training.optimizers import steps_of
 
 
+@accepts_old_arguments
 @with_options
 @run_together
-@with_minute_lines
+@with_heartbeat
 def finetune(
     data: Data,
     out: FilePath,
     options: FinetuneOptions | None = None,
     *,
-    say: Callable[[str], Any] = print,
-    on_epoch: Callable[[EpochRecord], Any] | None = None,
+    print_fn: Callable[[str], Any] = print,
+    on_epoch_end: Callable[[EpochRecord], Any] | None = None,
     **changes: Unpack[FinetuneChanges],
 ) -> Result:
     """Trains a model on your photos by a published recipe, measures it, and writes a folder with all results.
@@ -66,7 +68,7 @@ def finetune(
 
     Example:
         >>> quiet = lambda line: None
-        >>> result = keras_vit.finetune(photos, "run", image_size=32, epochs=1, say=quiet)
+        >>> result = keras_vit.finetune(photos, "run", image_size=32, epochs=1, print_fn=quiet)
         >>> result.split, result.test_images
         ('test', 3)
         >>> sorted(path.name for path in result.out.glob("*.keras"))
@@ -80,9 +82,9 @@ def finetune(
             `report.html` and `README.md` (the model card); `curves.png` and the task's own files; `bad_images.txt` if
             there are any; and `checkpoints/` until it is finished.
         options: how to train, as a record; by default `FinetuneOptions()`.
-        say: called with each line of what happens; `print` also shows a bar on a terminal.
-        on_epoch: called with a `keras_vit.EpochRecord` after each epoch, in every process of a `layout`. If it raises
-            `keras_vit.StopRun`, the run ends there: its best model is measured and reported.
+        print_fn: called with each line of what happens; `print` also shows a bar on a terminal.
+        on_epoch_end: called with a `keras_vit.EpochRecord` after each epoch, in every process of a `layout`. If it
+            raises `keras_vit.StopTraining`, the run ends there: its best model is measured and reported.
         **changes: fields of that record to change, as `model="B/16"`; `help(keras_vit.FinetuneOptions)` says what each
             means.
 
@@ -90,7 +92,7 @@ def finetune(
         A `Result`.
 
     Raises:
-        TypeError: for a keyword that is no option, a value of the wrong type, or an `on_epoch` that is not callable.
+        TypeError: for a keyword that is no option, a value of the wrong type, or an `on_epoch_end` that is no function.
         ValueError: for arguments or data that are wrong, or an `out` that is not empty or cannot be written to. For an
             unfinished run that began otherwise, or whose best model is gone or changed. For a batch that does not fit
             into memory, a disk without room, and a model that Keras could not load again.
@@ -100,40 +102,42 @@ def finetune(
         KeyboardInterrupt, SystemExit: after Ctrl-C or SIGTERM, once the step is done and the state is saved.
     """
     options = changed(options, dict(changes))
-    if not (on_epoch is None or callable(on_epoch)):
-        raise with_parameters(TypeError(f"`on_epoch` must be callable, or None.\nReceived: {on_epoch!r}."), "on_epoch")
+    if not (on_epoch_end is None or callable(on_epoch_end)):
+        raise with_parameters(
+            TypeError(f"`on_epoch_end` must be callable, or None.\nReceived: {on_epoch_end!r}."), "on_epoch_end"
+        )
     began = time.monotonic()
     first = Path(out) == shared_run_dir(out)  # of several processes the first decides what goes on
-    earlier = find_earlier(out, options.resume if first else "auto")
+    earlier = find_unfinished(out, options.resume if first else "auto")
     check_installed("matplotlib", "it draws the pictures of a run", "train")
     check_installed("jinja2", "it fills in the report of a run", "train")
-    say(f"Fine-tuning into {printable(shared_run_dir(out))}")
-    preparation = prepare(data, as_begun(options, earlier), say)
+    print_fn(f"Fine-tuning into {printable(shared_run_dir(out))}")
+    preparation = prepare(data, original_options(options, earlier), print_fn)
     asked = dataclasses.replace(preparation.options, accumulation_steps=options.accumulation_steps)
     preparation = dataclasses.replace(preparation, options=asked)
-    configuration = configuration_of(preparation, data, out)
-    check_same_everywhere(fingerprint_of(configuration))  # of processes that train together
+    configuration = run_configuration(preparation, data, out)
+    check_same_everywhere(resume_fingerprint(configuration))  # of processes that train together
     if earlier is not None:
-        check_same(out, earlier, configuration)
+        check_unchanged(out, earlier, configuration)
     if isinstance(options.model, ImageModel):
         check_reloads(preparation.model)
     check_disk(shared_run_dir(out), preparation.model, preparation.plan.recipe)
-    say_expected(preparation, shared_run_dir(out), say)
+    print_estimates(preparation, shared_run_dir(out), print_fn)
     task = options.found_task
     run = RunDirectory(out, metric_columns(task), goes_on=earlier is not None)
-    recorder, progress = Recorder(run, task), Progress(preparation.plan, say, preparation.stages, task.metrics)
+    recorder, progress = Recorder(run, task), Progress(preparation.plan, print_fn, preparation.stages, task.metrics)
     checkpoints = _checkpoints(run, options, configuration, earlier, [recorder, progress])
     try:
         _check_begin(run, checkpoints, options, earlier)
     except BaseException:
         checkpoints.close()
         raise
-    configuration = _begin(run, checkpoints, configuration, preparation.source, say)
-    calls = [EpochCalls(recorder, preparation.plan.epochs, on_epoch)] if on_epoch else []
-    _fit(run, preparation, recorder, progress, calls, checkpoints, say)
+    configuration = _begin(run, checkpoints, configuration, preparation.source, print_fn)
+    calls = [EpochCalls(recorder, preparation.plan.epochs, on_epoch_end)] if on_epoch_end else []
+    _fit(run, preparation, recorder, progress, calls, checkpoints, print_fn)
     if options.layout != "none":
         keras.distribution.set_distribution(None)  # each process measures by itself what was written
-    result = finish(run, preparation, recorder, configuration, began, say)
+    result = finish(run, preparation, recorder, configuration, began, print_fn)
     checkpoints.discard()
     return result
 
@@ -142,20 +146,20 @@ def _checkpoints(
     run: RunDirectory,
     options: FinetuneOptions,
     configuration: dict[str, Any],
-    earlier: EarlierRun | None,
+    earlier: UnfinishedRun | None,
     also: Sequence[keras.callbacks.Callback],
 ) -> Checkpoints:
     return Checkpoints(
         shared_run_dir(run.path) / CHECKPOINTS,
         every_minutes=options.checkpoint_minutes,
         every_steps=options.checkpoint_every,
-        fingerprint=fingerprint_of(configuration, earlier),
+        fingerprint=resume_fingerprint(configuration, earlier),
         also=also,
     )
 
 
 def _check_begin(
-    run: RunDirectory, checkpoints: Checkpoints, options: FinetuneOptions, earlier: EarlierRun | None
+    run: RunDirectory, checkpoints: Checkpoints, options: FinetuneOptions, earlier: UnfinishedRun | None
 ) -> None:
     """Locks the folder, and refuses what could not come to its end; files that are there stay as they are."""
     checkpoints.lock()
@@ -169,35 +173,35 @@ def _begin(
     checkpoints: Checkpoints,
     configuration: dict[str, Any],
     source: Source,
-    say: Callable[[str], Any],
+    print_fn: Callable[[str], Any],
 ) -> dict[str, Any]:
     """Makes the folder what it was at the checkpoint, or that of a new run; gives what its `config.json` holds."""
-    sweep_leftovers(run)
+    remove_leftovers(run)
     if checkpoints.found is None:
         run.set_metrics_text("")
     if checkpoints.found is None or not (run.path / CONFIG).exists():
         run.write_json(CONFIG, configuration)
-        _write_bad_images(run, source, say)
+        _write_bad_images(run, source, print_fn)
         return configuration
-    say(f"goes on from step {checkpoints.step:,}, {checkpoints.path}")
+    print_fn(f"goes on from step {checkpoints.step:,}, {checkpoints.path}")
     return _with_places(run, configuration)
 
 
 def _with_places(run: RunDirectory, configuration: dict[str, Any]) -> dict[str, Any]:
     """The configuration as the run began, but for where data and folder are now, in case they were moved."""
-    facts = {name: plain(configuration[name]) for name in ("weights_report", "weights_from", "changes")}
-    config = plain(configuration) | config_of(run.path) | facts  # which follow from the options
-    places = plain({name: configuration["arguments"][name] for name in ("data", "out")})
+    facts = {name: json_ready(configuration[name]) for name in ("weights_report", "weights_from", "changes")}
+    config = json_ready(configuration) | read_unfinished_config(run.path) | facts  # which follow from the options
+    places = json_ready({name: configuration["arguments"][name] for name in ("data", "out")})
     if config["arguments"] != config["arguments"] | places:
         config["arguments"] |= places
         run.write_json(CONFIG, config)
     return config
 
 
-def _write_bad_images(run: RunDirectory, source: Source, say: Callable[[str], Any]) -> None:
+def _write_bad_images(run: RunDirectory, source: Source, print_fn: Callable[[str], Any]) -> None:
     if source.bad_images:
         run.write_lines(BAD_IMAGES, [(image.path, image.reason) for image in source.bad_images])
-        say(f"files left out: {(run.path / BAD_IMAGES).absolute()}")
+        print_fn(f"files left out: {(run.path / BAD_IMAGES).absolute()}")
 
 
 def _fit(
@@ -207,7 +211,7 @@ def _fit(
     progress: Progress,
     calls: Sequence[EpochCalls],
     checkpoints: Checkpoints,
-    say: Callable[[str], Any],
+    print_fn: Callable[[str], Any],
 ) -> None:
     """Trains; whatever ends it early, the last finite model is kept, and the folder says what happened."""
     model = preparation.model
@@ -223,7 +227,7 @@ def _fit(
         progress.close()
         checkpoints.close()
         if steps_of(model.optimizer) or not goes_on:  # else it failed to go on, and nothing is new
-            keep_what_there_is(run, preparation, recorder, error, say)
+            save_partial_results(run, preparation, recorder, error, print_fn)
         raise
     if recorder.last_epoch != len(run.rows()):
         raise ValueError("the last step left a weight that is not finite.\nReceived: see metrics.csv of the run.")

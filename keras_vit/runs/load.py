@@ -225,7 +225,7 @@ _ENCODERS = {builder: name for name, builder in ENCODERS.items()}
 NAMES = (*VARIANTS, *BUILDERS, *RESNETS, *ENCODERS, *_ENCODERS)
 
 
-def open_named(given: str, weights: str | None = None, needs_head: bool = True) -> tuple[Any, RunFacts]:
+def load_any(given: str, weights: str | None = None, needs_head: bool = True) -> tuple[Any, RunFacts]:
     """The model, and what its run knows of its outputs, data and seed; of no run the facts of none.
 
     Args:
@@ -245,7 +245,7 @@ def open_named(given: str, weights: str | None = None, needs_head: bool = True) 
 
     variant, named = found
     file = find_file(named, variant)
-    has_head = bool((file.record or _look_into(file.path)).classes)
+    has_head = bool((file.record or _peek(file.path)).classes)
     if needs_head and has_head and _embeds(file):
         raise ValueError(
             "the weights must have a classifier.\n"
@@ -268,10 +268,10 @@ def _embeds(file: WeightsFile) -> bool:
     """Whether the weights end in the projection of an image tower; fine-tuned ones have a new head in its place."""
     if file.record is not None:
         return file.record.family in ("clip", "tinyclip", "eva_clip", "pe_core") and "_ft_" not in file.record.name
-    return _look_into(file.path).embeds()
+    return _peek(file.path).embeds()
 
 
-def _look_into(path: Path) -> Checkpoint:
+def _peek(path: Path) -> Checkpoint:
     """What a file says of its model; its numbers are looked at where that is built."""
     return read_checkpoint(path, allow_nonfinite=True, compares_checksums=False)
 
@@ -291,7 +291,7 @@ def variant_and_weights(given: str, weights: str | None = None) -> tuple[str | N
         return name, weights or _usual_weights(name)
     is_folder = place.is_dir() and not (place / _MODEL_FILE).exists() and file_in(place) != place
     if is_folder or (place.suffix in _CHECKPOINTS and place.is_file()):
-        checkpoint = _look_into(place)
+        checkpoint = _peek(place)
         variant = checkpoint.variant() if checkpoint.num_heads is None else None
         if variant is None and checkpoint.num_heads is None:
             raise ValueError(

@@ -1,6 +1,6 @@
 """What a run starts from: the data, the model, the weights that learn, and the plan, all of them checked.
 
-`configuration_of` gives what `config.json` holds of it: all that decides the numbers of a run.
+`run_configuration` gives what `config.json` holds of it: all that decides the numbers of a run.
 """
 
 import contextlib
@@ -124,7 +124,7 @@ class Preparation:
     devices: int
 
 
-def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> Preparation:
+def prepare(data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any]) -> Preparation:
     """Opens the data, builds and compiles the model, and refuses what cannot be trained."""
     options = dataclasses.replace(options, model=options.start)
     told = _check_request(options)
@@ -135,10 +135,10 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
     if options.train_images is not None:
         source = task.subset(source, options.train_images, options.seed)
     for line in data_lines(source, task.size_in_words(len(source.class_names))):
-        say(line)
+        print_fn(line)
     if (devices.kind, devices.precision) != ("one", "float32"):
         for line in format_facts("devices", devices.reason):
-            say(line)
+            print_fn(line)
     task.check_source(source)
     split = _measured_split(source)
     keras.utils.set_random_seed(options.seed)
@@ -148,7 +148,7 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
         model, head = _find_model(options, source, small, recipe, told)
         sharing = max(devices.num_replicas, num_batch_shards())
         _choose_weights(model, options)
-        training_plan = _make_plan(options, source, model, recipe, sharing, say)
+        training_plan = _make_plan(options, source, model, recipe, sharing, print_fn)
         stages = _find_stages(options, recipe, model, training_plan.epochs)
         augmentation = find_augmentation(recipe.augmentation if options.augmentation is None else options.augmentation)
         encoding = task.encoding(training_plan, augmentation)
@@ -156,7 +156,7 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
         model.compile(**task.compile_arguments(training_plan, encoding, source))
     model.class_names = tuple(source.class_names)
     for line in plan_lines(model, num_parameters(model.trainable_weights), training_plan, stages):
-        say(line)
+        print_fn(line)
     return Preparation(options, source, split, model, training_plan, stages, augmentation, encoding, sharing)
 
 
@@ -169,7 +169,7 @@ def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
         _check_is_built(options)
         check_model(options.model, _find_recipe(options, None))
     else:
-        weights = weights_of(options)
+        weights = chosen_weights(options)
         config = told_by(weights) if options.model is None and weights else _config_of(options.model)
         if weights is not None and options.model is not None:
             check_available(weights, published_name(options.model))
@@ -284,10 +284,10 @@ def _find_recipe(options: FinetuneOptions, small: SmallModel | None) -> Recipe:
 
 
 def _is_trained(options: FinetuneOptions) -> bool:
-    return isinstance(options.model, ImageModel) or weights_of(options) is not None
+    return isinstance(options.model, ImageModel) or chosen_weights(options) is not None
 
 
-def weights_of(options: FinetuneOptions) -> FilePath | None:
+def chosen_weights(options: FinetuneOptions) -> FilePath | None:
     """What the weights of an unbuilt model are taken from; `None` for random initialisation."""
     if options.weights != "default":
         return options.weights
@@ -307,7 +307,7 @@ def _find_model(
     size = recipe.image_size if size is None and config is not None else size
     if config == "small":
         config, size = small.config, small.image_size if size is None else size
-    weights = weights_of(options)
+    weights = chosen_weights(options)
     config = variant_of(config) if isinstance(config, str) else config
     known = told if config is None else _config_of(config)
     shape = _input_shape(size, weights, source, known)
@@ -359,7 +359,7 @@ def _choose_weights(model: Any, options: FinetuneOptions) -> None:
 
 
 def _make_plan(
-    options: FinetuneOptions, source: Source, model: Any, recipe: Recipe, devices: int, say: Callable[[str], Any]
+    options: FinetuneOptions, source: Source, model: Any, recipe: Recipe, devices: int, print_fn: Callable[[str], Any]
 ) -> Plan:
     """The plan, with a batch that fits."""
     images = source.sizes["train"]
@@ -386,7 +386,7 @@ def _make_plan(
         accumulation_steps=micro_batches,
         layer_decay=options.layer_decay,
     )
-    _say_memory(model, on_one_device, micro_batches, recipe, say)
+    _say_memory(model, on_one_device, micro_batches, recipe, print_fn)
     return training_plan
 
 
@@ -400,16 +400,18 @@ def _find_stages(options: FinetuneOptions, recipe: Recipe, model: Any, epochs: i
     return growing_stages(as_sides(start), final, epochs, model.config.side_unit)
 
 
-def _say_memory(model: Any, batch_size: int, micro_batches: int, recipe: Recipe, say: Callable[[str], Any]) -> None:
+def _say_memory(
+    model: Any, batch_size: int, micro_batches: int, recipe: Recipe, print_fn: Callable[[str], Any]
+) -> None:
     """Says what a step needs, and refuses what does not fit; of a ResNet that is not known."""
     available = available_memory()
     free = "" if available is None else f"; {available / 1e9:.2f} GB are free"
     needed = "a ResNet's is not estimated"
     if not isinstance(model, ResNet):
-        estimate = check_memory(model, batch_size, accumulation_steps=micro_batches, **_memory_of(recipe))
+        estimate = check_memory(model, batch_size, accumulation_steps=micro_batches, **_memory_options(recipe))
         needed = f"about {estimate.total / 1e9:.2f} GB"
     for line in format_facts("memory", f"{needed}{free}"):
-        say(line)
+        print_fn(line)
 
 
 def _usual_steps(options: FinetuneOptions, images: int) -> int | None:
@@ -433,11 +435,11 @@ def _fewest_micro_batches(options: FinetuneOptions, model: Any, recipe: Recipe, 
     available = available_memory()
     if options.batch_size is not None or available is None or isinstance(model, ResNet):
         return 1
-    micro_batch = largest_micro_batch(model, batch_size, available, **_memory_of(recipe))
+    micro_batch = largest_micro_batch(model, batch_size, available, **_memory_options(recipe))
     return batch_size // micro_batch if micro_batch else batch_size
 
 
-def _memory_of(recipe: Recipe) -> Arguments:
+def _memory_options(recipe: Recipe) -> Arguments:
     return {"optimizer": recipe.optimizer, "ema": recipe.ema_momentum is not None}
 
 
@@ -450,7 +452,7 @@ def _find_devices(options: FinetuneOptions) -> Devices:
     return devices
 
 
-def configuration_of(preparation: Preparation, data: Any, out: FilePath) -> dict:
+def run_configuration(preparation: Preparation, data: Any, out: FilePath) -> dict:
     """The facts of a run on `data` that writes to the folder `out`."""
     model, plan = preparation.model, preparation.plan
     return {
@@ -466,7 +468,7 @@ def configuration_of(preparation: Preparation, data: Any, out: FilePath) -> dict
         "input_shape": model.input_shape[1:],
         "model": {"name": model.name, **model.config.as_dict()},
         "weights_report": model.load_report,
-        "weights_from": origin_of(preparation.options),
+        "weights_from": weights_origin(preparation.options),
         "preprocessing": dataclasses.asdict(model.preprocessing),
         "recipe": dataclasses.asdict(plan.recipe),
         "plan": {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan) if field.name != "recipe"},
@@ -499,7 +501,7 @@ def _place_of(data: Any) -> Any:
     return data if is_short(data) else type(data).__name__
 
 
-def origin_of(options: FinetuneOptions) -> dict[str, Any]:
+def weights_origin(options: FinetuneOptions) -> dict[str, Any]:
     """Where the weights came from that training began with.
 
     Args:
@@ -512,7 +514,7 @@ def origin_of(options: FinetuneOptions) -> dict[str, Any]:
     """
     if isinstance(options.model, ImageModel):
         return {"kind": "model"}
-    if (weights := weights_of(options)) is None:
+    if (weights := chosen_weights(options)) is None:
         return {"kind": "random"}
     name = os.fspath(weights)
     with contextlib.suppress(ValueError):  # of a name or a variant that the table does not have

@@ -32,7 +32,7 @@ class Progress(keras.callbacks.Callback):
 
     Args:
         plan: a `Plan`: how many epochs, steps and images there are.
-        say: called with one line of text for each epoch; `print` shows a bar as well if the output is a terminal.
+        print_fn: called with one line of text for each epoch; `print` shows a bar as well if the output is a terminal.
         stages: `ResolutionStage` records of a training whose images grow, so that later steps take longer.
         metrics: names of the task's, beside the loss.
     """
@@ -40,14 +40,14 @@ class Progress(keras.callbacks.Callback):
     def __init__(
         self,
         plan: Plan,
-        say: Callable[[str], Any] = print,
+        print_fn: Callable[[str], Any] = print,
         stages: Sequence[ResolutionStage] = (),
         metrics: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self._figures = ("loss", *metrics)
         self.plan = plan
-        self.say = say
+        self.print_fn = print_fn
         self.stages = stages
         self._bar: Any = None
         self._task: Any = None
@@ -57,13 +57,13 @@ class Progress(keras.callbacks.Callback):
         self._done = self._compiled = self._epoch = 0  # steps; steps that the clock leaves out; epochs
         self._passed = 0  # steps of this epoch that another process made, which take no time
         self._in_epoch = 0  # steps of the epoch
-        self._told = self._table_begun = False  # how long the run will take; whether the table has begun
+        self._as_argument_error = self._table_begun = False  # how long the run will take; whether the table has begun
         self._said_at = 0.0
-        self._show_bar = say is print and shows_bars()
+        self._show_bar = print_fn is print and shows_bars()
 
     def on_train_begin(self, logs: Logs = None) -> None:
         self._done = self._compiled = 0
-        self._began, self._told, self._said_at = None, False, time.monotonic()
+        self._began, self._as_argument_error, self._said_at = None, False, time.monotonic()
         if self._show_bar:
             self._bar = _bar()
             self._task = self._bar.add_task(
@@ -71,7 +71,7 @@ class Progress(keras.callbacks.Callback):
             )
             self._bar.start()
         else:
-            self.say("compiling the first step; then the time left is known")
+            self.print_fn("compiling the first step; then the time left is known")
 
     def get_state(self) -> dict[str, int]:
         """What a run that goes on must know: steps in all, and of the epoch that has begun."""
@@ -109,15 +109,15 @@ class Progress(keras.callbacks.Callback):
         self._doing(f"evaluation after epoch {self._epoch + 1}, batch {batch + 1:,}")
 
     def _doing(self, what: str) -> None:
-        """Leaves word for `MinuteLines` of what is going on."""
-        if hasattr(self.say, "doing"):
-            self.say.doing = what
+        """Leaves word for `Heartbeat` of what is going on."""
+        if hasattr(self.print_fn, "doing"):
+            self.print_fn.doing = what
 
     def _tell(self, logs: Mapping[str, Any]) -> None:
         """A line on the time that is left, once it is known and is long; and one on a step where none came lately."""
         left = self.seconds_left()
-        if left is not None and not self._told and self._now - self._began >= _TELLING:
-            self._told = True
+        if left is not None and not self._as_argument_error and self._now - self._began >= _TELLING:
+            self._as_argument_error = True
             if left >= _SHORT:
                 step = (self._now - self._began) / (self._done - self._compiled)
                 self._say(
@@ -173,7 +173,7 @@ class Progress(keras.callbacks.Callback):
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
-            self.say(text)
+            self.print_fn(text)
             self._said_at = time.monotonic()
 
     def _state(self, logs: Mapping[str, Any]) -> dict[str, str]:
@@ -221,19 +221,19 @@ MINUTE = 60.0  # seconds
 _Function = TypeVar("_Function", bound=Callable)
 
 
-class MinuteLines:
+class Heartbeat:
     """Says lines, and one of its own from a thread where a minute goes by without any.
 
     Args:
-        say: called with a line of text.
+        print_fn: called with a line of text.
 
     Attributes:
         doing: what is going on, in a few words.
     """
 
-    def __init__(self, say: Callable[[str], Any]) -> None:
+    def __init__(self, print_fn: Callable[[str], Any]) -> None:
         self.doing = "preparing data and model"
-        self._say = say
+        self._print_fn = print_fn
         self._last = time.monotonic()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -241,10 +241,10 @@ class MinuteLines:
     def __call__(self, line: str) -> None:
         with self._lock:
             self._last = time.monotonic()  # first, so that an output that fails is not tried again at once
-            self._say(line)
+            self._print_fn(line)
 
     @contextlib.contextmanager
-    def running(self) -> Iterator["MinuteLines"]:
+    def running(self) -> Iterator["Heartbeat"]:
         """A context in which the thread runs."""
         thread = threading.Thread(target=self._watch, daemon=True)
         thread.start()
@@ -262,14 +262,16 @@ class MinuteLines:
                     self(f"{self.doing}, {duration(time.monotonic() - began)} since the run began")
 
 
-def with_minute_lines(function: _Function) -> _Function:
-    """Decorates `finetune(data, out, options, say=, **changes)`: `print` into a file or a pipe says a line a minute."""
+def with_heartbeat(function: _Function) -> _Function:
+    """Decorates `finetune`: `print` into a file or a pipe gets a line at least each minute."""
 
     @functools.wraps(function)
-    def run(data: Any, out: FilePath, options: Any = None, *, say: Callable[[str], Any] = print, **changes: Any) -> Any:
-        if say is not print or sys.stdout is None or shows_bars():
-            return function(data, out, options, say=say, **changes)
-        with MinuteLines(say).running() as lines:
-            return function(data, out, options, say=lines, **changes)
+    def run(
+        data: Any, out: FilePath, options: Any = None, *, print_fn: Callable[[str], Any] = print, **changes: Any
+    ) -> Any:
+        if print_fn is not print or sys.stdout is None or shows_bars():
+            return function(data, out, options, print_fn=print_fn, **changes)
+        with Heartbeat(print_fn).running() as lines:
+            return function(data, out, options, print_fn=lines, **changes)
 
     return cast(_Function, run)

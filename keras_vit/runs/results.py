@@ -19,7 +19,7 @@ from keras_vit.runs.callbacks import Recorder
 from keras_vit.runs.messages import result_lines
 from keras_vit.runs.preparation import Preparation, num_parameters, task_facts
 from keras_vit.runs.run_card import run_card
-from keras_vit.runs.run_directory import RunDirectory, plain
+from keras_vit.runs.run_directory import RunDirectory, json_ready
 from keras_vit.runs.run_files import (
     BEST,
     CHECKPOINTS,
@@ -68,8 +68,12 @@ class Result:
         return f"Result({metric}={value:.4f}, split={self.split!r}, {outputs}={count}, {place})"
 
 
-def keep_what_there_is(
-    run: RunDirectory, preparation: Preparation, recorder: Recorder, error: BaseException, say: Callable[[str], Any]
+def save_partial_results(
+    run: RunDirectory,
+    preparation: Preparation,
+    recorder: Recorder,
+    error: BaseException,
+    print_fn: Callable[[str], Any],
 ) -> None:
     """After a failure or Ctrl-C: the model as it is, unless it is not finite or cannot be read any more."""
     saved = False
@@ -95,12 +99,12 @@ def keep_what_there_is(
             draw_curves(rows, run.path / CURVES)
     kept = [name for name in (METRICS, CURVES, BEST, LAST, FAILURE) if (run.path / name).exists()]
     with contextlib.suppress(Exception):
-        say(f"{facts['status']}; {run.path} has {_listed(kept)}")
+        print_fn(f"{facts['status']}; {run.path} has {_listed(kept)}")
         if stopped:
-            say(_goes_on(run))
+            print_fn(_resume_hint(run))
 
 
-def _goes_on(run: RunDirectory) -> str:
+def _resume_hint(run: RunDirectory) -> str:
     return f"the same command goes on from there, with {printable(run.path)} as its folder"
 
 
@@ -110,12 +114,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def _saying_how_to_go_on(run: RunDirectory, say: Callable[[str], Any]) -> Iterator[None]:
+def _with_resume_hint(run: RunDirectory, print_fn: Callable[[str], Any]) -> Iterator[None]:
     """Says so where the end of a run is stopped."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        say(f"stopped; {_goes_on(run)}")
+        print_fn(f"stopped; {_resume_hint(run)}")
         raise
 
 
@@ -125,12 +129,12 @@ def finish(
     recorder: Recorder,
     configuration: dict[str, Any],
     began: float,
-    say: Callable[[str], Any],
+    print_fn: Callable[[str], Any],
 ) -> Result:
     """Measures the model that was written, and writes what it came to."""
-    with _saying_how_to_go_on(run, say):
+    with _with_resume_hint(run, print_fn):
         source = preparation.source
-        say(f"measuring {BEST} on {source.sizes[preparation.split]:,} images")
+        print_fn(f"measuring {BEST} on {source.sizes[preparation.split]:,} images")
         model = keras.models.load_model(run.path / BEST, compile=False)
         task = preparation.options.found_task.settle(model, source, EVALUATION_BATCH)
         evaluation = task.evaluate(model, source, preparation.split, batch_size=EVALUATION_BATCH)
@@ -138,18 +142,18 @@ def finish(
         run.write_json(RESULT, facts)  # first, since it cannot fail
         draw_curves(run.rows(), run.path / CURVES, task.curves)
         task.write_files(evaluation, run.path)
-        title, config = f"{source.name}, {model.name}", plain(configuration)
+        title, config = f"{source.name}, {model.name}", json_ready(configuration)
         panel = task.panel(evaluation, run.path, source, preparation.split)
         write_report(run.path / REPORT, title, facts, panel, run.path / CURVES, source.bad_images, config)
         write_card(run.path, run_card(config, facts))
         facts |= {"files": sorted({path.name for path in run.path.iterdir()} - {CHECKPOINTS})} | FINISHED
         run.write_json(RESULT, facts)  # the last one
         if "stopped" in facts:
-            say(printable(f"stopped {facts['stopped']}"))
+            print_fn(printable(f"stopped {facts['stopped']}"))
         if facts["averaged"]:
-            say(f"{BEST} holds averaged weights, {LAST} the weights themselves")
+            print_fn(f"{BEST} holds averaged weights, {LAST} the weights themselves")
         for line in result_lines(run.path, facts, task):
-            say(line)
+            print_fn(line)
         return Result(run.path, model, evaluation, preparation.split, facts, task)
 
 

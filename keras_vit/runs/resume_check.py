@@ -18,7 +18,7 @@ from keras_vit.files import remove_partial_files
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.runs.finished_runs import ELSEWHERE
 from keras_vit.runs.options import FinetuneOptions
-from keras_vit.runs.run_directory import RunDirectory, check_free, plain
+from keras_vit.runs.run_directory import RunDirectory, check_free, json_ready
 from keras_vit.runs.run_files import (
     BEST,
     CHECKPOINTS,
@@ -27,13 +27,13 @@ from keras_vit.runs.run_files import (
     LAST,
     REPORT,
     RESULT,
+    archive_fault,
     check_replaceable,
-    fault_of_archive,
+    foreign_file_error,
     is_begun,
     is_finished,
-    of_another,
     read_config,
-    signature_of,
+    read_stamp,
 )
 from keras_vit.training.resuming.async_writer import differences
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
@@ -51,7 +51,7 @@ _COMPARED = [
 
 
 @dataclasses.dataclass(frozen=True)
-class EarlierRun:
+class UnfinishedRun:
     """An unfinished run.
 
     Attributes:
@@ -61,7 +61,7 @@ class EarlierRun:
     config: dict[str, Any]
 
 
-def find_earlier(out: FilePath, resume: str) -> EarlierRun | None:
+def find_unfinished(out: FilePath, resume: str) -> UnfinishedRun | None:
     """The unfinished run in a folder that may go on, or `None` for a folder that is free.
 
     Args:
@@ -83,9 +83,9 @@ def find_earlier(out: FilePath, resume: str) -> EarlierRun | None:
             f"Received: {str(out)!r}, an unfinished run. Leave `resume` out to go on with it, or choose another one.",
             parameters=("out", "resume"),
         )
-    config = config_of(path)
+    config = read_unfinished_config(path)
     check_replaceable(path, config)
-    return EarlierRun(config)
+    return UnfinishedRun(config)
 
 
 def _is_unfinished(path: Path) -> bool:
@@ -97,14 +97,14 @@ def _is_unfinished(path: Path) -> bool:
     return has_checkpoint or (is_begun(path) and not has_ended)
 
 
-def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier: EarlierRun | None) -> None:
+def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier: UnfinishedRun | None) -> None:
     """Raises a `ValueError` if a run cannot go on from the checkpoint `found` in its folder, before hours of training.
 
     Args:
         out: the folder.
         found: the newest valid checkpoint, if there is one.
         resume: as in `FinetuneOptions`.
-        earlier: what `find_earlier` found.
+        earlier: what `find_unfinished` found.
     """
     path = Path(out)
     if found is None and resume == "must":
@@ -118,8 +118,8 @@ def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier:
     state: dict[str, Any] = found.facts["also"][0] if found else {}  # of the recorder
     are_signed = "mark" in state or found is None  # those of an earlier version are not
     for name in (LAST, BEST) if state.get("best_epoch") is None else (LAST,):
-        if os.path.lexists(path / name) and are_signed and signature_of(path / name) is None:
-            raise of_another(path / name)
+        if os.path.lexists(path / name) and are_signed and read_stamp(path / name) is None:
+            raise foreign_file_error(path / name)
     if found is not None and (fault := _fault_of_best(path / BEST, state, found.facts["epoch"])):
         raise ArgumentError(
             "a run goes on with the best model that it has written, which it measures at its end.\n"
@@ -133,9 +133,9 @@ def _fault_of_best(file: Path, state: dict[str, Any], epoch_now: int) -> str | N
     wanted = state["best_epoch"]
     if wanted is None:
         return None
-    if (fault := fault_of_archive(file)) or "mark" not in state:
+    if (fault := archive_fault(file)) or "mark" not in state:
         return fault
-    mark, epoch = signature_of(file) or ("", 0)
+    mark, epoch = read_stamp(file) or ("", 0)
     if mark != state["mark"]:
         return "which is not of this run"
     # A process that was killed between a model and its checkpoint has left that of an epoch that comes again.
@@ -144,7 +144,7 @@ def _fault_of_best(file: Path, state: dict[str, Any], epoch_now: int) -> str | N
     return None
 
 
-def as_begun(options: FinetuneOptions, earlier: EarlierRun | None) -> FinetuneOptions:
+def original_options(options: FinetuneOptions, earlier: UnfinishedRun | None) -> FinetuneOptions:
     """The options, with the micro-batches that the run began with where the free memory has chosen them."""
     begun = earlier.config.get("plan", {}).get("accumulation_steps") if earlier else None
     if type(begun) is not int or options.accumulation_steps is not None or options.batch_size is not None:
@@ -152,7 +152,7 @@ def as_begun(options: FinetuneOptions, earlier: EarlierRun | None) -> FinetuneOp
     return dataclasses.replace(options, accumulation_steps=begun)
 
 
-def fingerprint_of(configuration: dict, earlier: EarlierRun | None = None) -> dict[str, Any]:
+def resume_fingerprint(configuration: dict, earlier: UnfinishedRun | None = None) -> dict[str, Any]:
     """The part of `config.json` that decides the numbers, with which a run must go on.
 
     Args:
@@ -160,15 +160,15 @@ def fingerprint_of(configuration: dict, earlier: EarlierRun | None = None) -> di
         earlier: the run that goes on. Where its data lay is no difference, nor which files did not count, nor a field
             that records have got since and that has its default.
     """
-    said = plain(configuration)
+    said = json_ready(configuration)
     if earlier and earlier.config:
-        said = _as_told_then(said, earlier.config)
+        said = _with_original_facts(said, earlier.config)
     arguments = {name: value for name, value in said["arguments"].items() if name not in ELSEWHERE}
     versions = {name: value for name, value in said["versions"].items() if name not in _MACHINE}
     return {"options": arguments, "versions": versions} | {name: said.get(name) for name in _COMPARED}
 
 
-def _as_told_then(said: dict[str, Any], begun: dict[str, Any]) -> dict[str, Any]:
+def _with_original_facts(said: dict[str, Any], begun: dict[str, Any]) -> dict[str, Any]:
     """A configuration with the facts that a run was begun with, where they decide no number."""
     data = {name: value for name, value in said["data"].items() if name not in _NOT_TRAINED_ON}
     data |= {name: begun["data"][name] for name in _NOT_TRAINED_ON if name in begun["data"]}
@@ -189,18 +189,18 @@ def _defaults(records: Iterable[type]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in itertools.chain.from_iterable(map(dataclasses.fields, records)):
         if field.default is not dataclasses.MISSING:
-            found[field.name] = plain(field.default)
+            found[field.name] = json_ready(field.default)
         elif field.default_factory is not dataclasses.MISSING:
-            found[field.name] = plain(field.default_factory())
+            found[field.name] = json_ready(field.default_factory())
     return found
 
 
-def check_same(out: FilePath, earlier: EarlierRun, configuration: dict) -> None:
+def check_unchanged(out: FilePath, earlier: UnfinishedRun, configuration: dict) -> None:
     """Raises a `ValueError` with the differences unless the run in `out` began with this configuration."""
     if not earlier.config:
         return
-    found = differences(fingerprint_of(earlier.config), fingerprint_of(configuration, earlier))
-    found += _kinds_of(earlier.config, plain(configuration))
+    found = differences(resume_fingerprint(earlier.config), resume_fingerprint(configuration, earlier))
+    found += _changed_types(earlier.config, json_ready(configuration))
     if found:
         raise ValueError(
             "an unfinished run goes on only with the options, data and versions that it began with.\n"
@@ -210,20 +210,20 @@ def check_same(out: FilePath, earlier: EarlierRun, configuration: dict) -> None:
         )
 
 
-def _kinds_of(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _changed_types(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """A line for each fact that is of another kind than a run writes it, as a text for a record."""
     kinds = {name: (type(before[name]).__name__, type(value).__name__) for name, value in now.items() if name in before}
     return [f"{name}: {was} before, {is_now} now" for name, (was, is_now) in kinds.items() if was != is_now]
 
 
-def sweep_leftovers(run: RunDirectory) -> None:
+def remove_leftovers(run: RunDirectory) -> None:
     """Removes what killed processes left in a run's folder, which this process alone writes to."""
     remove_partial_files(run.path)
     remove_stale_folders(run.path)
     (run.path / FAILURE).unlink(missing_ok=True)
 
 
-def config_of(path: Path) -> dict[str, Any]:
+def read_unfinished_config(path: Path) -> dict[str, Any]:
     """What an unfinished run was asked for, in its folder; nothing if it has no such file.
 
     Raises:

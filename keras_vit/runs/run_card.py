@@ -136,7 +136,7 @@ def _results(data: dict[str, Any], result: dict[str, Any], parts: CardParts) -> 
 def _training(configuration: dict[str, Any], result: dict[str, Any], data: dict[str, Any]) -> str:
     sizes = ", ".join(f"{split} {size:,}" for split, size in data["sizes"].items())
     plan = configuration["plan"]
-    growth = configuration.get("image_sizes", {})  # an earlier run does not say, and had one size
+    growth = configuration.get("image_sizes", {})  # an earlier run does not print_fn, and had one size
     grown = ", ".join(f"{height} x {width} from epoch {epoch}" for epoch, (height, width) in growth.items())
     rows = [
         ("data", markdown_text(data["name"])),

@@ -29,7 +29,7 @@ from keras_vit.runs.run_files import (
     MOST_BYTES,
     TENSORBOARD,
     is_finished,
-    sign,
+    stamp,
 )
 
 _ALWAYS = ("epoch", "step", "seconds")  # columns that have a number in each row
@@ -62,7 +62,7 @@ class RunDirectory:
 
     def write_json(self, name: str, facts: Any) -> None:
         """Writes `facts`; numbers that are not finite become null, as JSON has no others."""
-        text = json.dumps(plain(facts), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(json_ready(facts), indent=2, ensure_ascii=False, allow_nan=False)
         self.write_text(name, text + "\n")
 
     def write_text(self, name: str, text: str) -> None:
@@ -105,12 +105,12 @@ class RunDirectory:
         Of weights that are cut over processes, which all call this, a copy is saved without its optimizer. The file
         says of which run and `epoch`, from 1, it is; 0 is that of a run that was stopped.
         """
-        model = at_hand(model)
+        model = local_copy(model)
         if not is_finite(model):
             return False
         with atomic_write(self.path / name, ".part.keras") as part:
             model.save(part)
-            sign(part, self.mark, epoch)
+            stamp(part, self.mark, epoch)
         return True
 
     def rows(self) -> list[dict]:
@@ -181,19 +181,19 @@ def _figure(number: int, name: str, text: str) -> float | None:
 def check_free(path: FilePath) -> None:
     """Raises a `ValueError` unless a run may and can be written to this path; leaves nothing there."""
     path = Path(path)
-    with _told(path):
+    with _as_argument_error(path):
         _check_empty(path)
     check_writable(path)
 
 
 def check_writable(path: Path) -> None:
     """Raises a `ValueError` unless something can be written to a folder, or made where it will be; leaves nothing."""
-    with _told(path):
+    with _as_argument_error(path):
         _check_writable(path)
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _as_argument_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -215,12 +215,12 @@ def _check_empty(path: Path) -> None:
     if path.exists() and not all(map(_is_nothing, path.iterdir())):
         raise ArgumentError(
             "`out` must be new or empty, or hold an unfinished run, so that nothing is lost.\n"
-            f"Received: {str(path)!r}, which is {_kind_of(path)}. Choose another folder.",
+            f"Received: {str(path)!r}, which is {_describe_folder(path)}. Choose another folder.",
             parameters=("out",),
         )
 
 
-def _kind_of(path: Path) -> str:
+def _describe_folder(path: Path) -> str:
     """What a folder is in which no run may begin, in a few words."""
     if is_finished(path):
         return "a finished run"
@@ -249,12 +249,12 @@ def _check_writable(path: Path) -> None:
         pass
 
 
-def at_hand(model: keras.Model) -> keras.Model:
+def local_copy(model: keras.Model) -> keras.Model:
     """The model, or where weights of it are cut over processes, a copy in this process alone, not compiled.
 
     All processes must call it.
     """
-    if keras.backend.backend() != "jax" or all(is_here(weight) for weight in model.variables):
+    if keras.backend.backend() != "jax" or all(is_local(weight) for weight in model.variables):
         return model
     values = [whole(weight) for weight in model.weights]
     distribution, state = keras.distribution.distribution(), random.getstate()
@@ -268,7 +268,7 @@ def at_hand(model: keras.Model) -> keras.Model:
     return copy
 
 
-def is_here(variable: keras.Variable) -> bool:
+def is_local(variable: keras.Variable) -> bool:
     """Whether this process can read all of a variable, on JAX."""
     return variable.value.is_fully_addressable or variable.value.is_fully_replicated
 
@@ -277,7 +277,7 @@ def whole(variable: keras.Variable) -> np.ndarray:
     """The value of a variable that may be cut over processes, all of which must ask for it."""
     from jax.experimental import multihost_utils
 
-    if is_here(variable):
+    if is_local(variable):
         return np.asarray(variable.value)
     return np.asarray(multihost_utils.process_allgather(variable.value, tiled=True))
 
@@ -287,12 +287,12 @@ def is_finite(model: keras.Model) -> bool:
     return all(np.isfinite(keras.ops.convert_to_numpy(weight)).all() for weight in model.weights)
 
 
-def plain(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
     """`value` of what JSON has: numbers that are not finite become null, records and paths become text."""
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): json_ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [json_ready(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):

@@ -56,18 +56,20 @@ def check_replaceable(folder: Path, config: dict[str, Any]) -> None:
         config: what its `config.json` holds.
     """
     names = [name for name in _BEGINNINGS if name != CONFIG and os.path.lexists(folder / name)]
-    ours = {name: is_ours(folder / name) for name in names}
+    ours = {name: was_written_here(folder / name) for name in names}
     own = find_task(config.get("task")).files.items()
-    ours |= {name: is_ours(folder / name, beginning) for name, beginning in own if os.path.lexists(folder / name)}
+    ours |= {
+        name: was_written_here(folder / name, beginning) for name, beginning in own if os.path.lexists(folder / name)
+    }
     if os.path.lexists(folder / BAD_IMAGES):
         ours[BAD_IMAGES] = (folder / BAD_IMAGES).is_file() and bool(config.get("data", {}).get("bad_images"))
     if os.path.lexists(folder / TENSORBOARD):
         ours[TENSORBOARD] = (folder / TENSORBOARD).is_dir()
-    for path in (folder / name for name, is_ours in ours.items() if not is_ours):
-        raise of_another(path)
+    for path in (folder / name for name, was_written_here in ours.items() if not was_written_here):
+        raise foreign_file_error(path)
 
 
-def of_another(path: Path) -> Exception:
+def foreign_file_error(path: Path) -> Exception:
     """The error for something else by the name of a file of a run."""
     return ArgumentError(
         "a run replaces only files that a run has written.\n"
@@ -78,12 +80,12 @@ def of_another(path: Path) -> Exception:
 
 def is_begun(folder: Path) -> bool:
     """Whether a run has written its configuration here."""
-    return is_ours(folder / CONFIG)
+    return was_written_here(folder / CONFIG)
 
 
 def is_finished(folder: Path) -> bool:
     """Whether a run has come to its end here; one of an earlier version says it by having no checkpoints."""
-    if not is_ours(folder / RESULT):
+    if not was_written_here(folder / RESULT):
         return False
     said = read_json_object(folder / RESULT, MOST_BYTES) or {}
     return said.get("status") == FINISHED["status"] or not os.path.lexists(folder / CHECKPOINTS)
@@ -103,14 +105,14 @@ def read_config(file: Path) -> dict[str, Any]:
     return said | {"model": current_arguments(said["model"])}
 
 
-def sign(file: str | os.PathLike, mark: str, epoch: int) -> None:
+def stamp(file: str | os.PathLike, mark: str, epoch: int) -> None:
     """Writes into a `.keras` archive of which run and epoch it is; Keras loads it as before."""
     with zipfile.ZipFile(file, "a") as archive:
         archive.comment = _SIGNATURE.format(mark, epoch).encode()
 
 
-def signature_of(file: Path) -> tuple[str, int] | None:
-    """The mark and the epoch that `sign` wrote; `None` of any other file, as of one that is cut short."""
+def read_stamp(file: Path) -> tuple[str, int] | None:
+    """The mark and the epoch that `stamp` wrote; `None` of any other file, as of one that is cut short."""
     try:
         with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
             found = _SIGNED.match(archive.comment)
@@ -119,7 +121,7 @@ def signature_of(file: Path) -> tuple[str, int] | None:
     return found and (found[1].decode(), int(found[2]))
 
 
-def fault_of_archive(file: Path) -> str | None:
+def archive_fault(file: Path) -> str | None:
     """What is wrong with a `.keras` archive whose checksums are read, or `None`."""
     try:
         with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
@@ -133,7 +135,7 @@ def fault_of_archive(file: Path) -> str | None:
     return damaged and f"which is damaged in {damaged!r}"
 
 
-def is_ours(path: Path, beginning: bytes | None = None) -> bool:
+def was_written_here(path: Path, beginning: bytes | None = None) -> bool:
     """Whether a regular file by the name of one of a run is as a run writes it, as far as its beginning tells."""
     head = read_head(path)
     if path.name == METRICS and head is not None and b"\n" not in head and not head.startswith(_FIRST):

@@ -265,7 +265,7 @@ def test_some_hidden_labels_are_refused_before_a_run(tmp_path, split):
         open_source(path).check_labels()
     lines = []
     with pytest.raises(ValueError, match="hidden label"):
-        keras_vit.finetune(str(path), tmp_path / "run", epochs=1, say=lines.append)
+        keras_vit.finetune(str(path), tmp_path / "run", epochs=1, print_fn=lines.append)
     assert [line for line in lines if line.startswith("model")] == []
     assert not (tmp_path / "run").exists()
 

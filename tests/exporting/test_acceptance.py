@@ -182,7 +182,7 @@ def test_other_precisions_stay_within_the_bounds_of_the_report(kind, small, form
 
 @pytest.mark.slow
 def test_finetuned_digits_are_served_as_they_were_trained(tmp_path):
-    result = keras_vit.finetune("digits", tmp_path / "run", epochs=6, say=str)
+    result = keras_vit.finetune("digits", tmp_path / "run", epochs=6, print_fn=str)
     model = keras.saving.load_model(tmp_path / "run" / "best.keras")
     source = keras_vit.open_source("digits")
     indices = range(0, source.sizes["test"], 3)

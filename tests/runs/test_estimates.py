@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit import cli
 from keras_vit.config.progressive_resizing import ResolutionStage
 from keras_vit.runs import estimates
-from keras_vit.runs.estimates import say_expected
+from keras_vit.runs.estimates import print_estimates
 from keras_vit.runs.options import FinetuneOptions
 
 CONFIG = keras_vit.ViTConfig(patch_size=4, hidden_size=12, num_layers=4, num_heads=3, mlp_dim=17)
@@ -39,7 +39,7 @@ def slow(monkeypatch):
 
 def said_of(preparation, out):
     said = []
-    say_expected(preparation, out, said.append)
+    print_estimates(preparation, out, said.append)
     return said
 
 

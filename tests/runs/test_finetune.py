@@ -33,7 +33,7 @@ def finished(photos, tmp_path_factory):
     """A run of three epochs, and what it said."""
     said = []
     out = tmp_path_factory.mktemp("finished") / "run"
-    return finetune(photos, out, say=said.append, **SMALL), said
+    return finetune(photos, out, print_fn=said.append, **SMALL), said
 
 
 def read(out, name):
@@ -101,7 +101,7 @@ def test_same_seed_gives_the_same_run_and_stop_run_ends_it_with_all_files(finish
     def stop(record):
         told.append(record)
         if record.epoch == 2:
-            raise keras_vit.StopRun("good enough")
+            raise keras_vit.StopTraining("good enough")
 
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
@@ -109,8 +109,8 @@ def test_same_seed_gives_the_same_run_and_stop_run_ends_it_with_all_files(finish
     with monkeypatch.context() as patch:
         patch.setattr("keras_vit.evaluation.evaluate", interrupt)  # between the stop and the report
         with pytest.raises(KeyboardInterrupt):
-            finetune(photos, tmp_path / "run", say=quiet, on_epoch=stop, **SMALL)
-    result = finetune(photos, tmp_path / "run", say=said.append, **SMALL)
+            finetune(photos, tmp_path / "run", print_fn=quiet, on_epoch_end=stop, **SMALL)
+    result = finetune(photos, tmp_path / "run", print_fn=said.append, **SMALL)
     rows = _rows(result.out)
     assert [row["loss"] for row in rows] == [row["loss"] for row in _rows(finished[0].out)[:2]]
     assert [(each.epoch, each.epochs, each.step) for each in told] == [(1, 3, 6), (2, 3, 12)]
@@ -134,7 +134,7 @@ def test_folder_with_bad_files_trains_on_the_rest_and_names_them(tmp_path):
     (folder / CLASSES[0] / "x\udcff.jpg").write_bytes(b"no photo")  # a name that is no text
     said = []
     with pytest.warns(UserWarning, match="3 bad images"):
-        result = finetune(folder, tmp_path / "run", say=said.append, **SMALL | {"epochs": 1})
+        result = finetune(folder, tmp_path / "run", print_fn=said.append, **SMALL | {"epochs": 1})
     kinds = "3 files left out: 1 a file name that is not UTF-8, 1 not an image: text, 1 truncated JPEG"
     assert kinds in " ".join(map(str.strip, said))
     assert f"files left out: {(tmp_path / 'run' / 'bad_images.txt').absolute()}" in said
@@ -159,10 +159,10 @@ def test_photo_that_vanishes_during_the_training_is_named_and_may_come_back(tmp_
                 each.unlink()
 
     with pytest.raises(ValueError, match=rf"can no longer be read: {folder}/{CLASSES[0]}/\d+.jpg: no such file"):
-        finetune(folder, tmp_path / "run", say=say, **SMALL | {"epochs": 1})
+        finetune(folder, tmp_path / "run", print_fn=say, **SMALL | {"epochs": 1})
     for path, data in gone:
         path.write_bytes(data)
-    assert finetune(folder, tmp_path / "run", say=quiet, **SMALL | {"epochs": 1}).facts["epochs"] == 1
+    assert finetune(folder, tmp_path / "run", print_fn=quiet, **SMALL | {"epochs": 1}).facts["epochs"] == 1
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_photo_that_vanishes_during_the_training_is_named_and_may_come_back(tmp_
 def test_data_without_classes_is_refused_and_nothing_is_written(tmp_path, make, words):
     make(tmp_path / "photos")
     with pytest.raises((ValueError, OSError), match=words):
-        finetune(str(tmp_path / "photos"), tmp_path / "run", say=quiet)
+        finetune(str(tmp_path / "photos"), tmp_path / "run", print_fn=quiet)
     assert not (tmp_path / "run").exists()
 
 
@@ -194,12 +194,12 @@ def test_data_without_classes_is_refused_and_nothing_is_written(tmp_path, make, 
         ({"model": "Ti/16", "weights": "gone.npz"}, "nothing at that path"),
         ({"model": tiny_config(), "weights": "imagenet21k"}, "none of them"),
         ({"weights": "imagenet21k"}, "several models have weights of that name"),
-        ({"on_epoch": "print"}, "`on_epoch` must be callable"),
+        ({"on_epoch_end": "print"}, "`on_epoch_end` must be callable"),
     ],
 )
 def test_wrong_arguments_are_refused_before_the_data_is_opened(tmp_path, arguments, words):
     with pytest.raises((ValueError, TypeError, FileNotFoundError), match=words):
-        finetune("no such data", tmp_path / "run", say=quiet, **arguments)
+        finetune("no such data", tmp_path / "run", print_fn=quiet, **arguments)
     assert not (tmp_path / "run").exists()
 
 
@@ -207,28 +207,28 @@ def test_encoder_by_name_takes_its_published_weights(tmp_path):
     """They are accepted, so the error is about the data, which are opened next."""
     encoder = {"model": "dinov2/S14", "weights": "dinov2", "image_size": 224}
     with pytest.raises(ValueError, match="no such data"):
-        finetune("no such data", tmp_path / "run", say=quiet, **encoder)
+        finetune("no such data", tmp_path / "run", print_fn=quiet, **encoder)
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_run_without_the_extra_is_refused_before_it_starts(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"{package}(?s:.*)\.\[train\]"):
-        finetune("digits", tmp_path / "run", say=quiet)
+        finetune("digits", tmp_path / "run", print_fn=quiet)
     assert not (tmp_path / "run").exists()
 
 
 def test_place_of_an_earlier_run_or_a_file_is_refused_before_the_data_is_opened(finished):
     with pytest.raises(ValueError, match="new or empty"):
-        finetune("no such data", finished[0].out, say=quiet)
+        finetune("no such data", finished[0].out, print_fn=quiet)
     with pytest.raises(ValueError, match="`out`"):
-        finetune("no such data", finished[0].out / "result.json" / "run", say=quiet)
+        finetune("no such data", finished[0].out / "result.json" / "run", print_fn=quiet)
 
 
 def test_batch_that_cannot_fit_is_refused_with_what_would(tmp_path, monkeypatch):
     monkeypatch.setattr("keras_vit.training.memory.available_memory", lambda: 400_000_000)
     with pytest.raises(ValueError, match=r"accumulation_steps=\d+"):
-        finetune("digits", tmp_path / "run", batch_size=1024, steps=1, say=quiet)
+        finetune("digits", tmp_path / "run", batch_size=1024, steps=1, print_fn=quiet)
     assert not (tmp_path / "run").exists()
 
 
@@ -260,7 +260,7 @@ def test_run_that_diverges_keeps_its_figures_and_the_last_finite_model(tmp_path,
     spoil_step(monkeypatch, 9)  # in the second epoch
     out = tmp_path / "run"
     with pytest.raises(TrainingDivergedError, match=r"last\.keras, .*best\.keras"):
-        finetune(spoiled(), out, say=said.append, **SPOILED)
+        finetune(spoiled(), out, print_fn=said.append, **SPOILED)
     assert [row["epoch"] for row in _rows(out)] == ["1"]
     assert read(out, "failure.json")["status"] == "failed"
     assert said[-1] == f"failed; {out} has metrics.csv, curves.png, best.keras, last.keras and failure.json"
@@ -276,7 +276,7 @@ def test_run_that_diverges_in_its_first_epoch_says_which_files_there_are(tmp_pat
     spoil_step(monkeypatch, 3)
     out = tmp_path / "run"
     with pytest.raises(TrainingDivergedError, match=r"last\.keras, which"):
-        finetune(spoiled(), out, say=said.append, **SPOILED)
+        finetune(spoiled(), out, print_fn=said.append, **SPOILED)
     assert said[-1] == f"failed; {out} has last.keras and failure.json"
     assert {path.name for path in out.iterdir()} == {"config.json", "last.keras", "failure.json", "checkpoints"}
 
@@ -288,7 +288,7 @@ def test_ctrl_c_keeps_the_last_model(tmp_path):
 
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        finetune(spoiled(), out, say=say, **SPOILED)
+        finetune(spoiled(), out, print_fn=say, **SPOILED)
     assert read(out, "failure.json") == {
         "status": "stopped",
         "error": "KeyboardInterrupt: ",
@@ -341,7 +341,7 @@ def test_weights_are_adapted_and_trained_by_the_fine_tuning_recipe(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_digits_are_learned_to_97_percent_in_five_minutes(tmp_path, seed):
-    result = finetune("digits", tmp_path / "run", seed=seed, say=quiet)
+    result = finetune("digits", tmp_path / "run", seed=seed, print_fn=quiet)
     assert result.test_accuracy >= 0.97
     assert result.seconds < 300
 
@@ -355,8 +355,8 @@ def test_folder_of_weights_alone_tells_the_model_which_is_trained_and_goes_on(ph
             raise RuntimeError(line)
 
     with pytest.raises(RuntimeError):
-        finetune(photos, tmp_path / "run", say=stop, **asked)
-    result = finetune(photos, tmp_path / "run", say=said.append, **asked)
+        finetune(photos, tmp_path / "run", print_fn=stop, **asked)
+    result = finetune(photos, tmp_path / "run", print_fn=said.append, **asked)
     assert any(line.startswith("goes on from step ") for line in said)
     told = keras_vit.build(weights=folder, input_shape=(16, 24, 3), classes=3)
     best = keras.models.load_model(result.out / "best.keras", compile=False)

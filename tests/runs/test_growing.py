@@ -43,7 +43,7 @@ def options(**changes):
 
 def run(out, **changes):
     said = []
-    return finetune(arrays(), out, say=said.append, **options(**changes)), said
+    return finetune(arrays(), out, print_fn=said.append, **options(**changes)), said
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ KINDS = [
 def test_images_grow_for_models_of_every_kind(fields, tmp_path):
     result, _ = run(tmp_path / "run", model=tiny_config(num_layers=1, **fields), epochs=2)
     assert np.isfinite(result.evaluation.loss)
-    assert config_of(result)["image_sizes"] == {"1": [*START], "2": [*FINAL]}
+    assert stored_config(result)["image_sizes"] == {"1": [*START], "2": [*FINAL]}
 
 
 def test_images_grow_for_a_resnet_and_for_a_model_that_is_built(tmp_path):
@@ -181,10 +181,10 @@ def test_images_grow_for_a_resnet_and_for_a_model_that_is_built(tmp_path):
     for number, model in enumerate([resnet, make_tiny(input_shape=(16, 24, 1), classes=3)]):
         given = {"model": model, "image_size": None if number else (16, 24)}
         result, _ = run(tmp_path / str(number), epochs=2, **given)
-        assert config_of(result)["image_sizes"] == {"1": [*START], "2": [*FINAL]}
+        assert stored_config(result)["image_sizes"] == {"1": [*START], "2": [*FINAL]}
 
 
-def config_of(result):
+def stored_config(result):
     return json.loads((result.out / "config.json").read_text())
 
 
@@ -213,8 +213,8 @@ def test_run_killed_as_its_images_grow_goes_on_to_the_same_numbers(undisturbed, 
 
 def test_patches_are_left_out_in_training_alone(undisturbed):
     result, _ = undisturbed
-    assert result.model.config.patch_dropout_rate == config_of(result)["model"]["patch_dropout_rate"] == 0.5
-    assert ["patch_dropout_rate", 0.5] in config_of(result)["recipe"]["model_fields"]
+    assert result.model.config.patch_dropout_rate == stored_config(result)["model"]["patch_dropout_rate"] == 0.5
+    assert ["patch_dropout_rate", 0.5] in stored_config(result)["recipe"]["model_fields"]
     config = dataclasses.replace(result.model.config, patch_dropout_rate=0.0)
     plain = keras_vit.build(config, input_shape=(*FINAL, 1), classes=3)
     plain.set_weights(result.model.get_weights())
@@ -250,7 +250,7 @@ def test_nonsense_is_refused_before_anything_is_written(changes, words, tmp_path
 def test_recipe_may_say_where_images_begin(tmp_path):
     recipe = dataclasses.replace(keras_vit.find_recipe("small"), start_image_size=8)
     result, _ = run(tmp_path / "run", recipe=recipe, start_image_size=None, epochs=2)
-    assert config_of(result)["image_sizes"] == {"1": [8, 8], "2": [*FINAL]}
+    assert stored_config(result)["image_sizes"] == {"1": [8, 8], "2": [*FINAL]}
     assert "8 x 8 from epoch 1, 16 x 24 from epoch 2" in (result.out / "README.md").read_text()
     with pytest.raises(ValueError, match="`start_image_size` must be below"):
         dataclasses.replace(recipe, image_size=8)

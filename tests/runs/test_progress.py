@@ -7,7 +7,7 @@ import time
 import pytest
 
 from keras_vit.config.progressive_resizing import growing_stages
-from keras_vit.runs.progress import MinuteLines, Progress, _bar, with_minute_lines
+from keras_vit.runs.progress import Heartbeat, Progress, _bar, with_heartbeat
 
 
 class Plan:
@@ -132,7 +132,7 @@ def waited_for(lines, count):
 
 def test_silence_is_broken_by_what_is_going_on():
     said = []
-    with MinuteLines(said.append).running() as lines:
+    with Heartbeat(said.append).running() as lines:
         assert "preparing data and model, 0:00:0" in waited_for(said, 1)[0]
 
         class Plan:
@@ -155,17 +155,17 @@ def test_output_that_fails_is_tried_again_after_a_minute_only(monkeypatch):
         tried.append(line)
         raise OSError(28, "No space left on device")
 
-    with MinuteLines(closed).running():
+    with Heartbeat(closed).running():
         time.sleep(0.5)
     assert 1 <= len(tried) <= 5  # and not thousands
 
 
 def test_only_print_without_a_terminal_gets_lines(monkeypatch):
-    @with_minute_lines
+    @with_heartbeat
     def run(data, out, options=None, *, say=print):
         return say
 
-    assert isinstance(run(None, ""), MinuteLines)  # pytest's output is none
+    assert isinstance(run(None, ""), Heartbeat)  # pytest's output is none
     assert run(None, "", say=str) is str
 
     class Terminal(io.StringIO):
@@ -176,4 +176,4 @@ def test_only_print_without_a_terminal_gets_lines(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     assert run(None, "") is print
     monkeypatch.setenv("TERM", "dumb")  # cannot write a line anew
-    assert isinstance(run(None, ""), MinuteLines)
+    assert isinstance(run(None, ""), Heartbeat)

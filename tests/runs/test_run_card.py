@@ -13,7 +13,7 @@ from keras_vit.evaluation.metrics import wilson_interval
 from keras_vit.pages.cards import read_card
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.options import FinetuneOptions
-from keras_vit.runs.preparation import origin_of
+from keras_vit.runs.preparation import weights_origin
 from keras_vit.runs.run_card import run_card
 
 EVIL = "a\n---\n# b | [x](javascript:alert(1)) <script>alert('1')</script> `c` &lt; \x1b[31m \u202e \\| 雛菊 *d* _e_"
@@ -23,7 +23,7 @@ EVIL = "a\n---\n# b | [x](javascript:alert(1)) <script>alert('1')</script> `c` &
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cards")
     options = {"model": tiny_config(num_layers=1), "image_size": (20, 24), "batch_size": 8, "epochs": 2}
-    return keras_vit.finetune(make_photos(folder / "shapes"), folder / "run", say=lambda _: None, **options)
+    return keras_vit.finetune(make_photos(folder / "shapes"), folder / "run", print_fn=lambda _: None, **options)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_only_a_set_that_is_on_the_hub_is_linked(facts, name, full_name, on_hub)
 
 
 def test_base_model_is_named_with_its_licence(facts):
-    facts[0]["weights_from"] = origin_of(FinetuneOptions(model="B/16", weights="hf:google/vit-base-patch16-224"))
+    facts[0]["weights_from"] = weights_origin(FinetuneOptions(model="B/16", weights="hf:google/vit-base-patch16-224"))
     card = ModelCard(run_card(*facts).text())
     assert card.data.base_model == "google/vit-base-patch16-224"
     assert "from the published weights hf&#58;google/vit-base-patch16-224." in card.text
@@ -99,7 +99,7 @@ def test_base_model_is_named_with_its_licence(facts):
 )
 def test_family_and_licence_are_those_that_the_folder_tells(facts, tmp_path, said, papers, licence):
     (tmp_path / "config.json").write_text(json.dumps(said))
-    origin = origin_of(FinetuneOptions(weights=tmp_path))
+    origin = weights_origin(FinetuneOptions(weights=tmp_path))
     assert (origin["kind"], origin.get("papers")) == ("file", papers)
     facts[0]["weights_from"] = origin
     text = ModelCard(run_card(*facts).text()).text
@@ -132,7 +132,7 @@ PUBLISHED = {"name": RECORD.name, "license": RECORD.license, "url": RECORD.url, 
 )
 def test_origin_of_weights_has_no_path_and_no_secret(options, kind, origin):
     options = {name: value() if callable(value) else value for name, value in options.items()}
-    assert origin_of(FinetuneOptions(**options)) == {"kind": kind} | origin
+    assert weights_origin(FinetuneOptions(**options)) == {"kind": kind} | origin
 
 
 def test_limits_name_what_was_not_measured(facts):

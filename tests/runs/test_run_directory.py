@@ -10,7 +10,7 @@ import pytest
 from conftest import make_tiny
 from run_files import COLUMNS
 
-from keras_vit.runs.run_directory import RunDirectory, check_free, plain
+from keras_vit.runs.run_directory import RunDirectory, check_free, json_ready
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_json_has_only_what_json_knows(run):
         "d": str(run.path),
         "3": True,
     }
-    assert plain({"x": [None]}) == {"x": [None]}
+    assert json_ready({"x": [None]}) == {"x": [None]}
 
 
 def test_name_of_a_file_that_is_no_text_can_be_written(run):

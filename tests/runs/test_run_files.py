@@ -15,7 +15,7 @@ from keras_vit.data import open_source
 from keras_vit.data.source import fingerprint
 from keras_vit.runs import run_files
 from keras_vit.runs.finetune import finetune
-from keras_vit.runs.resume_check import EarlierRun, check_resumed, fingerprint_of
+from keras_vit.runs.resume_check import UnfinishedRun, check_resumed, resume_fingerprint
 from keras_vit.runs.run_directory import RunDirectory
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint
 
@@ -82,7 +82,7 @@ def test_best_model_that_no_run_wrote_is_not_replaced(finished, tmp_path, is_fol
     write(theirs, ["mine.txt"]) if is_folder else theirs.write_text("my own model")
     before = tree(out)
     with pytest.raises(ValueError, match=r"best\.keras"):
-        check_resumed(out, None, "auto", EarlierRun({"data": {}}))
+        check_resumed(out, None, "auto", UnfinishedRun({"data": {}}))
     assert tree(out) == before
 
 
@@ -139,8 +139,8 @@ def other_model(out):
 
 
 def of_another_epoch(out):
-    mark, epoch = run_files.signature_of(out / "best.keras")
-    run_files.sign(out / "best.keras", mark, epoch + 1 if epoch == 1 else 1)
+    mark, epoch = run_files.read_stamp(out / "best.keras")
+    run_files.stamp(out / "best.keras", mark, epoch + 1 if epoch == 1 else 1)
 
 
 WRONG = {
@@ -233,9 +233,9 @@ def test_data_that_were_moved_as_a_whole_are_the_same_and_others_are_not(tmp_pat
     moved = Path(shutil.copytree(place, tmp_path / "elsewhere" / "pictures"))
     before = facts_of(place)
     (moved / "disc" / "notes.txt").write_bytes(b"of nobody's training")
-    assert fingerprint_of(facts_of(moved), EarlierRun(before)) == fingerprint_of(before)
+    assert resume_fingerprint(facts_of(moved), UnfinishedRun(before)) == resume_fingerprint(before)
     (moved / "disc" / "0.jpg").rename(moved / "disc" / "00.jpg")
-    assert fingerprint_of(facts_of(moved), EarlierRun(before)) != fingerprint_of(before)
+    assert resume_fingerprint(facts_of(moved), UnfinishedRun(before)) != resume_fingerprint(before)
 
 
 def test_field_that_records_have_got_since_is_a_difference_only_with_another_value(tmp_path):
@@ -245,9 +245,9 @@ def test_field_that_records_have_got_since_is_a_difference_only_with_another_val
     del begun["data"]["ignored_kinds"]
     now = begun | {"model": begun["model"] | {"registers": 0, "qkv_bias": "all"}}
     now["data"] = begun["data"] | {"ignored_kinds": {"other files": 1}}
-    assert fingerprint_of(now, EarlierRun(begun)) == fingerprint_of(begun)
+    assert resume_fingerprint(now, UnfinishedRun(begun)) == resume_fingerprint(begun)
     now["model"]["registers"] = 4
-    assert fingerprint_of(now, EarlierRun(begun))["model"] == begun["model"] | {"registers": 4}
+    assert resume_fingerprint(now, UnfinishedRun(begun))["model"] == begun["model"] | {"registers": 4}
 
 
 def facts_of(folder):
@@ -260,11 +260,11 @@ def test_signature_is_read_from_whole_archives_of_ours_alone(tmp_path):
     directory = RunDirectory(tmp_path / "run", COLUMNS)
     directory.save_model(make_tiny(), "best.keras", 3)
     path = tmp_path / "run" / "best.keras"
-    assert run_files.signature_of(path) == (directory.mark, 3)
-    assert run_files.fault_of_archive(path) is None
+    assert run_files.read_stamp(path) == (directory.mark, 3)
+    assert run_files.archive_fault(path) is None
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    assert run_files.fault_of_archive(path).startswith("which is ")
+    assert run_files.archive_fault(path).startswith("which is ")
     make_tiny().save(tmp_path / "plain.keras")
-    assert run_files.signature_of(tmp_path / "plain.keras") is None
+    assert run_files.read_stamp(tmp_path / "plain.keras") is None

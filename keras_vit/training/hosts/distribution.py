@@ -144,12 +144,14 @@ _DEFAULTS = (("layout", "none"), ("seed", 0))
 
 
 def run_together(function: _Function) -> _Function:
-    """Decorates `finetune(data, out, options, say=, **changes)`: all processes of a `layout` run it as one."""
+    """Decorates `finetune(data, out, options, print_fn=, **changes)`: all processes of a `layout` run it as one."""
 
     @functools.wraps(function)
-    def run(data: Any, out: FilePath, options: Any = None, *, say: Callable[[str], Any] = print, **changes: Any) -> Any:
+    def run(
+        data: Any, out: FilePath, options: Any = None, *, print_fn: Callable[[str], Any] = print, **changes: Any
+    ) -> Any:
         layout, seed = (changes.get(name, getattr(options, name, default)) for name, default in _DEFAULTS)
-        with multi_process(layout, seed, out, say, _facts(options, changes)) as (folder, its_say):
-            return function(data, expand_path(folder), options, say=its_say, **changes)
+        with multi_process(layout, seed, out, print_fn, _facts(options, changes)) as (folder, its_print_fn):
+            return function(data, expand_path(folder), options, print_fn=its_print_fn, **changes)
 
     return cast(_Function, run)
