@@ -88,7 +88,7 @@ def _run(asked: Namespace, is_launched: bool) -> int:
                 sys.stdout.reconfigure(errors="backslashreplace")  # names beyond the terminal's letters are no fault
             for line in asked.command(asked):
                 _print(line)
-        except BrokenPipeError:  # as behind `| head`: nobody reads any more, which is no fault
+        except BrokenPipeError:  # as of `| head`: nobody reads any more, which is no fault
             return _CLOSED_PIPE
         except KeyboardInterrupt:
             return _ended("interrupted", _INTERRUPTED, asked, is_launched)
@@ -107,8 +107,8 @@ def _words(error: BaseException) -> str:
     if isinstance(error, DownloadError) and "\n  curl " in text:
         first, *rest = text.split("\n")
         return "\n".join([one_line(first), *(f"  {printable(line)}" for line in rest)])
-    ours = type(error).__module__.startswith("keras_vit.") or "pip install" in text
-    expected = isinstance(error, (ValueError, OSError)) or ours
+    own = type(error).__module__.startswith("keras_vit.") or "pip install" in text
+    expected = isinstance(error, (ValueError, OSError)) or own
     return one_line(text if expected else f"{type(error).__name__}: {text} (--debug shows where)")
 
 

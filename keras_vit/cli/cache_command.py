@@ -1,4 +1,4 @@
-"""`keras-vit cache`: what the cache folder holds of ours, and emptying parts of it."""
+"""`keras-vit cache`: what this package keeps in the cache folder, and emptying parts of it."""
 
 import contextlib
 import dataclasses
@@ -65,7 +65,7 @@ class _Part:
 
 
 def _archives(folder: Path) -> Iterator[tuple[Path, ...]]:
-    """Archives of arrays whose names are digests, and copies of photos beside them; nothing behind a link."""
+    """Archives of arrays whose names are digests, and copies of photos with them; no links."""
     for path in [] if folder.is_symlink() else sorted(folder.glob("*")):
         archive = re.fullmatch(r"[0-9a-f]{32,64}\.npz", path.name) and read_head(path, len(_ZIP)) == _ZIP
         if archive or (re.fullmatch(r"[0-9a-f]{32}\.photos", path.name) and read_head(path) is not None):

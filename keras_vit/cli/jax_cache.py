@@ -1,7 +1,8 @@
 """Programs that JAX has compiled, kept between commands in the cache folder, so that the next one starts sooner.
 
-A program is code that runs here. So the folder is ours alone, one for each kind of processor, and a file counts only
-with a digest that a command wrote which ended: JAX writes no file whole or not at all, and its format has no checksum.
+A program is code that runs here. So the folder belongs to this package alone, one for each kind of processor. A file
+counts only with a digest, which a command writes as it ends: JAX may leave part of a file, and its format has no
+checksum.
 """
 
 import atexit
@@ -23,7 +24,7 @@ _PROGRAM, _DIGEST, _TIME = "-cache", "-sha256", "-atime"  # ends of names, the f
 
 
 def enable_jax_cache() -> None:
-    """Has JAX keep what it compiles in this process, where the user has not said where, and a folder of ours is had."""
+    """Has JAX keep what it compiles in this process, unless the user has named a folder or none can be made."""
     import jax
 
     if any(name in os.environ for name in _CHOSEN) or jax.config.jax_compilation_cache_dir is not None:
@@ -66,7 +67,7 @@ def _is_signed(program: Path) -> bool:
 
 
 def kept_programs() -> Iterator[tuple[Path, ...]]:
-    """Each program that a command has kept, with its digest, and what JAX notes of it; none behind a link."""
+    """Each program that a command has kept, with its digest, and what JAX notes of it; no file that is a link."""
     for folder in [] if compiled_dir().is_symlink() else sorted(compiled_dir().glob("*")):
         if re.fullmatch("[0-9a-f]{16}", folder.name) and folder.is_dir() and not folder.is_symlink():
             for program in sorted(_programs(folder)):

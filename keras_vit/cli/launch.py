@@ -46,7 +46,8 @@ def launch(arguments: Namespace) -> Iterator[str]:
         )
     if not arguments.words:
         raise ArgumentError(
-            "`processes` needs a command behind it, as finetune --data digits --layout fsdp.", parameters=("processes",)
+            "`processes` comes before a command, as finetune --data digits --layout fsdp.",
+            parameters=("processes",),
         )
     with Started([sys.executable, "-m", "keras_vit", *arguments.words], arguments.processes) as started:
         code = started.wait()
@@ -177,7 +178,7 @@ _GRACE = 30  # seconds from SIGTERM, in which a run saves itself, to the end
 def end_with_launcher() -> bool:
     """Watches the launcher in a thread, where there is one, and says whether there is."""
     pipe = os.environ.pop(LAUNCHER, "")
-    with contextlib.suppress(OSError, ValueError):  # of a number that is none of ours
+    with contextlib.suppress(OSError, ValueError):  # of a number that is not this launcher's
         if pipe and stat.S_ISFIFO(os.fstat(int(pipe)).st_mode):
             threading.Thread(target=_wait, args=(int(pipe),), daemon=True).start()
             return True

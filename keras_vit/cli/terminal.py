@@ -48,7 +48,7 @@ def path(text: str) -> Path:
     return expand_path(text)
 
 
-# What Keras and TensorFlow import where they find it, for wrappers and pictures of theirs that no command needs.
+# What Keras and TensorFlow import where they find it, for their wrappers and pictures, which no command needs.
 _OTHERS = ("sklearn", "matplotlib", "IPython", "pandas", "jax")
 _WARNINGS = ("0", "1")  # levels of TF_CPP_MIN_LOG_LEVEL that show warnings
 
@@ -120,7 +120,7 @@ def _without_others() -> Iterator[None]:
 
 
 def _asks_for_jax() -> bool:
-    """Whether Keras may be told to take JAX: by the environment, else by its file."""
+    """Whether the environment, or else Keras' file, may choose JAX."""
     if "KERAS_BACKEND" in os.environ:
         return os.environ["KERAS_BACKEND"] == "jax"
     homes = (os.environ.get("KERAS_HOME", "~/.keras"), "/tmp/.keras")  # where no home can be written to

@@ -52,7 +52,7 @@ def finetune(arguments: Namespace) -> Iterator[str]:
     own = {name: given.pop(name) for name in list(given) if name in _TASK_OPTIONS}
     if own := {_TASK_OPTIONS[name]: value for name, value in own.items() if value is not None}:
         given["task"] = find_task({"name": given["task"], **own})
-    options = FinetuneOptions(**given)  # wrong ones are told before Keras is imported
+    options = FinetuneOptions(**given)  # wrong ones are refused before Keras is imported
     if out is not None and (lines := finished_lines(out, data, options)):
         yield from lines
         return

@@ -91,13 +91,13 @@ def _add_weights(command: Callable[..., ArgumentParser], weights: Any) -> None:
     new.add_argument("destination", metavar="DESTINATION", type=path, help="the new file, or a folder with its config")
     new.add_argument("--dialect", required=True, choices=list(LAYOUTS), help="the layout to write")
     new.add_argument("--model", metavar="MODEL", help="refuse unless the file holds this one; by default any")
-    new.add_argument("--heads", metavar="A", type=int, help="attention heads; by default as the file tells them")
-    grid = "of the position table, where it is not square; by default as the file tells it"
+    new.add_argument("--heads", metavar="A", type=int, help="attention heads; by default as the file has them")
+    grid = "of the position table, where it is not square; by default as the file has it"
     new.add_argument("--grid", metavar=("H", "W"), type=int, nargs=2, help=grid)
 
 
 def push(arguments: Namespace) -> Iterator[str]:
-    """Prints the name by which the weights are loaded; a wrong one is told before Keras is imported."""
+    """Prints the name by which the weights are loaded; a wrong one is refused before Keras is imported."""
     check_repository(arguments.repository)
     yield loading(arguments.folder)
     with quiet_start():
@@ -130,7 +130,7 @@ def _list(arguments: Namespace) -> Iterator[str]:
         yield json.dumps([_facts(record) for record in table], indent=2)
     elif width := terminal_width():
         yield from weights_lines(table, width)
-    else:  # where each file has one line with all that the table tells, for `grep` and a log
+    else:  # where each file has one line with all facts of the table, for `grep` and a log
         yield str(table)
 
 

@@ -24,7 +24,7 @@ class Recorder(keras.callbacks.Callback):
     for the best. Where an average of the weights is kept, the best model has it for its weights, since that is what was
     validated.
     The last model has the weights themselves and the average in its optimizer, so training can go on from it. Keras
-    would leave the average in the weights as `fit` ends. List this callback behind `StepFacts`.
+    would leave the average in the weights as `fit` ends. List this callback after `StepFacts`.
 
     Args:
         run: a `RunDirectory`.

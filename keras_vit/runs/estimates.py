@@ -41,7 +41,7 @@ def print_estimates(preparation: Preparation, out: FilePath, print_fn: Callable[
     for line in disk_lines(Path(out), preparation.model, preparation.plan.recipe):
         print_fn(line)
     if has_accelerator() or preparation.devices > 1 or preparation.options.layout != "none":
-        return  # there the first steps are short, and `Progress` tells of them
+        return  # there the first steps are short, and `Progress` reports the time
     forward = flops(preparation.model).total
     steps = relative_cost(preparation.stages, preparation.plan.steps_per_epoch, preparation.plan.steps)
     images = steps * preparation.plan.batch_size
@@ -50,9 +50,9 @@ def print_estimates(preparation: Preparation, out: FilePath, print_fn: Callable[
     timed = int(max(_TIMED, min(preparation.plan.batch_size, _TIMED_WORK / forward)))
     compiling, image = _seconds_of_an_image(preparation.model, timed)
     step = preparation.plan.batch_size * image * _passes(preparation.model)
-    beside = _COMPILED * compiling + image * _evaluated(preparation)
-    seconds = steps * step + beside
-    parts = f"{preparation.plan.steps:,} steps of {step:,.1f} s, and {duration(beside)} for compiling, evaluations"
+    overhead = _COMPILED * compiling + image * _evaluated(preparation)
+    seconds = steps * step + overhead
+    parts = f"{preparation.plan.steps:,} steps of {step:,.1f} s, and {duration(overhead)} for compiling, evaluations"
     measured = f"as {timed} images took on {len(cores())} cores"
     lines = [f"about {duration(seconds)}, until {clock_time(seconds)}: {parts} and the report; {measured}"]
     if seconds >= _LONG:
@@ -125,7 +125,7 @@ def check_disk(folder: Path, model: keras.Model, recipe: Recipe) -> None:
     Args:
         folder: of the run, which may be new.
         model: what learns is as in the training.
-        recipe: tells the optimizer, and whether it keeps an average.
+        recipe: with the optimizer, and whether it keeps an average.
     """
     for place, size in _needed(folder, model, recipe).items():
         usage = shutil.disk_usage(place)

@@ -84,7 +84,7 @@ def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:
 
     run = read_facts(folder / CONFIG)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of bad files, of which the training has told
+        warnings.simplefilter("ignore", UserWarning)  # of bad files, which the training has reported
         source = open_source(data, seed=run.seed, targets=run.task.targets())
     if has_changed(run, source):
         yield f"--data: {_shown(was)} before, {_shown(os.path.abspath(expand_path(str(data))))} now, with other files"
@@ -131,7 +131,7 @@ def calibration_photos(run: RunFacts) -> tuple["Photos", str]:
         return None, SAMPLE_PHOTOS
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of bad files, of which the training has told
+            warnings.simplefilter("ignore", UserWarning)  # of bad files, which the training has reported
             source = open_source(run.data, seed=run.seed, targets=run.task.targets())
         if has_changed(run, source):
             return None, f"{SAMPLE_PHOTOS}, as the run's data, {run.data}, have changed since"

@@ -58,11 +58,11 @@ class RunFacts:
 
 
 def read_facts(config: Path, is_run: bool = True) -> RunFacts:
-    """Reads the `config.json` beside a model.
+    """Reads the `config.json` in the folder of a model.
 
     Args:
         config: its path.
-        is_run: whether it must be that of a run; else one that is not, as of other software, tells nothing.
+        is_run: whether it must be that of a run; else a file of other software is ignored.
 
     Raises:
         ValueError: if it is not as a run writes it.
@@ -98,7 +98,7 @@ def _task(said: Mapping[str, Any], result: Path) -> Task:
 
 
 def load_model(file: Path) -> Any:
-    """The model in a `.keras` file, whose programs are never run; every layer of ours must have been imported.
+    """The model in a `.keras` file, whose programs are never run; every layer of this package must have been imported.
 
     Raises:
         ValueError: for anything else than a whole and valid file of a model that Keras loads in its safe mode.
@@ -119,7 +119,7 @@ def load_model(file: Path) -> Any:
 def check_reloads(model: Any) -> None:
     """Raises a `ValueError` if the file of a model could not be loaded, as with a layer that Keras does not know.
 
-    A run measures at its end what it has written, so it asks before its first step. No random number is drawn.
+    A run measures at its end what it has written, so this is checked before its first step. No random number is drawn.
     """
     import keras
 
@@ -279,7 +279,7 @@ def _peek(path: Path) -> Checkpoint:
 def variant_and_weights(given: str, weights: str | None = None) -> tuple[str | None, Any] | None:
     """The variant and weights that a text names: a variant, weights of one variant, or a checkpoint. Else `None`.
 
-    The variant of a checkpoint is `None` where the file, or what stands beside it, tells the model.
+    The variant of a checkpoint is `None` where the file or its folder says which model it is.
 
     Args:
         given: a name or a path.
@@ -295,7 +295,7 @@ def variant_and_weights(given: str, weights: str | None = None) -> tuple[str | N
         variant = checkpoint.variant() if checkpoint.num_heads is None else None
         if variant is None and checkpoint.num_heads is None:
             raise ValueError(
-                "a checkpoint tells its model by a config.json beside it, or if it is a published variant; else build "
+                "a checkpoint must be of a published variant or have a config.json in its folder; else build "
                 f"it in Python.\nReceived: {place}, {checkpoint.describe()}."
             )
         return variant, place
@@ -346,7 +346,7 @@ def load_run(place: Path) -> tuple[Any, RunFacts]:
         return model, dataclasses.replace(run, class_names=model.class_names, task=task_of_model(model))
     if len(run.class_names) != model.output_spec.size:
         raise ValueError(
-            "config.json must name the outputs of the model beside it.\n"
+            "config.json must name the outputs of the model in its folder.\n"
             f"Received: {config} with {len(run.class_names)} names, and {file} with {model.output_spec.size} outputs."
         )
     return model, run

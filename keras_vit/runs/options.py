@@ -80,7 +80,7 @@ class FinetuneOptions:
         learning_rate: the highest one.
         augmentation: `Augmentation` or its name instead of the recipe's.
         accumulation_steps: micro-batches of a batch. Where neither this nor `batch_size` is given, as many as the
-            memory asks for.
+            memory needs.
         layer_decay: in (0, 1], of the rate from each layer to the one below.
         ema_momentum: of Polyak averaging, in [0, 1), instead of the recipe's.
         lora_rank: trains low-rank factors of this rank and the head only.

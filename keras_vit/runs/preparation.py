@@ -127,7 +127,7 @@ class Preparation:
 def prepare(data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any]) -> Preparation:
     """Opens the data, builds and compiles the model, and refuses what cannot be trained."""
     options = dataclasses.replace(options, model=options.start)
-    told = _check_request(options)
+    inferred = _check_request(options)
     devices = _find_devices(options)
     options = dataclasses.replace(options, strategy=devices.kind, precision=devices.precision)
     task = options.found_task
@@ -145,7 +145,7 @@ def prepare(data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any]
     small = small_model(source)
     recipe = _find_recipe(options, small)
     with devices:
-        model, head = _find_model(options, source, small, recipe, told)
+        model, head = _find_model(options, source, small, recipe, inferred)
         sharing = max(devices.num_replicas, num_batch_shards())
         _choose_weights(model, options)
         training_plan = _make_plan(options, source, model, recipe, sharing, print_fn)
@@ -297,9 +297,9 @@ def chosen_weights(options: FinetuneOptions) -> FilePath | None:
 
 
 def _find_model(
-    options: FinetuneOptions, source: Source, small: SmallModel, recipe: Recipe, told: ViTConfig | ResNetConfig
+    options: FinetuneOptions, source: Source, small: SmallModel, recipe: Recipe, inferred: ViTConfig | ResNetConfig
 ) -> tuple[Any, str]:
-    """The model, and what becomes of its head; `told` is the config where weights alone are named."""
+    """The model, and what becomes of its head; `inferred` is the config where only weights are named."""
     if isinstance(options.model, ImageModel):
         _check_fits(options.model, source, options.found_task)
         return options.model, "keep"
@@ -309,7 +309,7 @@ def _find_model(
         config, size = small.config, small.image_size if size is None else size
     weights = chosen_weights(options)
     config = variant_of(config) if isinstance(config, str) else config
-    known = told if config is None else _config_of(config)
+    known = inferred if config is None else _config_of(config)
     shape = _input_shape(size, weights, source, known)
     name = "vit_small" if options.model == "small" else None
     arguments: Arguments = recipe.model_arguments(known)
@@ -510,7 +510,7 @@ def weights_origin(options: FinetuneOptions) -> dict[str, Any]:
     Returns:
         `kind`, which is `"random"`, `"model"`, `"published"` or `"file"`; of the last two `name`, and of the third
         what its record says: `license`, `url`, and `repository` if it is on the Hub. Of encoders also `family` and
-        `papers`, where the record or the `config.json` beside a file tells it, and that file's `license`.
+        `papers`, where the record or the file's `config.json` has them, and that file's `license`.
     """
     if isinstance(options.model, ImageModel):
         return {"kind": "model"}

@@ -34,7 +34,7 @@ class Progress(keras.callbacks.Callback):
         plan: a `Plan`: how many epochs, steps and images there are.
         print_fn: called with one line of text for each epoch; `print` shows a bar as well if the output is a terminal.
         stages: `ResolutionStage` records of a training whose images grow, so that later steps take longer.
-        metrics: names of the task's, beside the loss.
+        metrics: names of the task's metrics, shown after the loss.
     """
 
     def __init__(

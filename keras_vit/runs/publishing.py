@@ -35,7 +35,7 @@ def push_to_hub(
 ) -> str:
     """Publishes a run or a checkpoint folder on the Hugging Face Hub, from where `weights="hf:owner/name"` loads it.
 
-    Only weights, the JSON beside them, `PREPROCESSING.md` and the card are sent, in one commit. Of a run the weights
+    Only weights, their JSON files, `PREPROCESSING.md` and the card are sent, in one commit. Of a run the weights
     are those of `best.keras`, with the names of its outputs. Its card is sent as it is in the folder, edits included.
     Only how to load the model and how photos are prepared is written anew.
 

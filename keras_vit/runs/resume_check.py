@@ -172,16 +172,16 @@ def _with_original_facts(said: dict[str, Any], begun: dict[str, Any]) -> dict[st
     """A configuration with the facts that a run was begun with, where they decide no number."""
     data = {name: value for name, value in said["data"].items() if name not in _NOT_TRAINED_ON}
     data |= {name: begun["data"][name] for name in _NOT_TRAINED_ON if name in begun["data"]}
-    told = said | {"data": data}
+    known = said | {"data": data}
     for name, records in _DEFAULTED.items():
         if isinstance(begun.get(name), dict):
             defaults = _defaults(records)
-            told[name] = {
+            known[name] = {
                 field: value
                 for field, value in said[name].items()
                 if field in begun[name] or field not in defaults or value != defaults[field]
             }
-    return told
+    return known
 
 
 def _defaults(records: Iterable[type]) -> dict[str, Any]:

@@ -56,16 +56,16 @@ def check_replaceable(folder: Path, config: dict[str, Any]) -> None:
         config: what its `config.json` holds.
     """
     names = [name for name in _BEGINNINGS if name != CONFIG and os.path.lexists(folder / name)]
-    ours = {name: was_written_here(folder / name) for name in names}
+    own_files = {name: was_written_here(folder / name) for name in names}
     own = find_task(config.get("task")).files.items()
-    ours |= {
+    own_files |= {
         name: was_written_here(folder / name, beginning) for name, beginning in own if os.path.lexists(folder / name)
     }
     if os.path.lexists(folder / BAD_IMAGES):
-        ours[BAD_IMAGES] = (folder / BAD_IMAGES).is_file() and bool(config.get("data", {}).get("bad_images"))
+        own_files[BAD_IMAGES] = (folder / BAD_IMAGES).is_file() and bool(config.get("data", {}).get("bad_images"))
     if os.path.lexists(folder / TENSORBOARD):
-        ours[TENSORBOARD] = (folder / TENSORBOARD).is_dir()
-    for path in (folder / name for name, was_written_here in ours.items() if not was_written_here):
+        own_files[TENSORBOARD] = (folder / TENSORBOARD).is_dir()
+    for path in (folder / name for name, is_own in own_files.items() if not is_own):
         raise foreign_file_error(path)
 
 
@@ -136,7 +136,7 @@ def archive_fault(file: Path) -> str | None:
 
 
 def was_written_here(path: Path, beginning: bytes | None = None) -> bool:
-    """Whether a regular file by the name of one of a run is as a run writes it, as far as its beginning tells."""
+    """Whether a file with the name of one of a run begins as a run writes it."""
     head = read_head(path)
     if path.name == METRICS and head is not None and b"\n" not in head and not head.startswith(_FIRST):
         return _FIRST.startswith(head)  # of a run that was killed in its first row

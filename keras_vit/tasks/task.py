@@ -53,7 +53,7 @@ class Task(abc.ABC):
         metrics: names in the history and columns of `metrics.csv`. The first decides the best epoch, by its value on
             the validation set; of equal ones the lower loss does.
         larger_is_better: of that metric.
-        curves: the columns that `curves.png` shows beside rate and gradient, two, with the words of their axes.
+        curves: the columns that `curves.png` shows with rate and gradient, two, with the words of their axes.
         files: that the task writes into a run folder, each with the pattern of its beginning.
     """
 
