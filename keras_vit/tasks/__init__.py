@@ -11,7 +11,9 @@ from typing import Any
 from keras_vit.checks import ArgumentError, did_you_mean
 from keras_vit.tasks.task import Task
 
-TASKS = {"classification": "Classification"}  # a class in the module of that name, with `_` for `-`
+TASKS = {  # a class in the module of that name, with `_` for `-`
+    "classification": "Classification",
+}
 DEFAULT = "classification"  # of a run that names none, and of every run before version 0.7
 
 
@@ -61,3 +63,11 @@ def task_of_model(model: Any) -> Task:
 
 def _kind(name: str) -> type[Task]:
     return getattr(importlib.import_module(f"keras_vit.tasks.{name.replace('-', '_')}"), TASKS[name])
+
+
+def __getattr__(name: str) -> Any:
+    """The record of a task by its class, as `keras_vit.tasks.Classification`."""
+    for task, kind in TASKS.items():
+        if kind == name:
+            return _kind(task)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

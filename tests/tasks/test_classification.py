@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import pytest
 
+from keras_vit import tasks
 from keras_vit.evaluation import measure
 from keras_vit.tasks import TASKS, find_task
 from keras_vit.tasks.classification import write_confusion
@@ -39,7 +40,7 @@ def test_tasks_are_stored_and_found_again():
         task = find_task(name)
         assert find_task(task.facts()) == task == find_task(task)
         assert (task.name, str(task)) == (name, name)
-    assert find_task(None) == find_task("classification")
+    assert find_task(None) == find_task("classification") == tasks.Classification()
 
 
 @pytest.mark.parametrize(
