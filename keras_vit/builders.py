@@ -16,7 +16,7 @@ from keras_vit.annotations import Arguments, FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, check_process, did_you_mean
 from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.posembed import CROPPED
-from keras_vit.config.records import Blocks
+from keras_vit.config.records import PAPER_VALUES
 from keras_vit.config.relative_tables import ANY_RESIZE_METHODS
 from keras_vit.config.variants import (
     DEFAULT_CLASSES,
@@ -49,7 +49,6 @@ from keras_vit.weights.resolve import WeightsFile, find_file, only_variant
 _Arguments = ParamSpec("_Arguments")
 _Model = TypeVar("_Model")
 _FIELDS = tuple(RECORD_OF)
-_TOLD_BY_NO_TENSOR = ("activation", "layer_norm_epsilon")
 
 
 @accepts_old_arguments
@@ -85,7 +84,7 @@ def build(
             `keras_vit.list_weights` has the published names. File and record decide what is left open here:
             `classes`, `input_shape`, preprocessing, and fields of the config such as `pooling`, `activation`,
             `representation_size`, `distilled`. Of a `ViTConfig` they decide `activation` and `layer_norm_epsilon`
-            where these have their default value; an argument of the same name stays.
+            where these are left out; a value that is given stays.
         input_tensor: a Keras tensor to build upon instead of a new input. Layers that it comes from keep their
             weights, and `load_report` says so.
         input_shape: `(H, W, C)`; H and W may be `None`, then the position table is resized in the graph to
@@ -124,8 +123,8 @@ def build(
     config, source, checkpoint = _opened(config, pooling, config_overrides, weights, sha256, include_top)
     if source is None or checkpoint is None:
         inputs = images_input(input_tensor, input_shape, config, functools.partial(_told_shape, config, None, None))
-        return build_graph(inputs, config, head, None, name)
-    config = _follow(checkpoint, config, given)
+        return build_graph(inputs, ViTConfig(**config.as_dict()), head, None, name)
+    config = ViTConfig(**_follow(checkpoint, config, given).as_dict())  # that of a model leaves nothing open
     checkpoint = drop_pooling(drop_tokens(checkpoint, config.prefix_tokens), config)
     config, head, dropped_layers, new_layers = _follow_head(
         checkpoint, config, head, "representation_size" in config_overrides
@@ -172,14 +171,14 @@ def published_variant(config: ViTConfig | str) -> str | None:
 def _given_fields(config: ViTConfig | str | None, pooling: str | None, overrides: Arguments) -> set[str]:
     """Fields that the caller has decided.
 
-    In a config of the caller's own these are all, but for what no tensor tells and the caller has left as it was.
+    In a config of the caller's own these are all, but for activation and epsilon where they are left out.
     """
-    given = set(overrides) | (set() if pooling is None else {"pooling"})
+    given = {name for name, value in overrides.items() if name not in PAPER_VALUES or value is not None}
+    given |= set() if pooling is None else {"pooling"}
     if config is None or isinstance(config, str):
         return given
-    defaults = {field.name: field.default for field in dataclasses.fields(Blocks)}
-    left = {name for name in _TOLD_BY_NO_TENSOR if getattr(config, name, None) == defaults[name]}
-    return given | (set(_FIELDS) - left)
+    left = config.blocks.unspecified if isinstance(config, ViTConfig) else ()
+    return given | (set(_FIELDS) - set(left))
 
 
 def _opened(

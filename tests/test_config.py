@@ -146,3 +146,20 @@ def test_layers_of_tokens_are_those_between_patches_and_head():
 def test_words_of_others_and_missing_sizes_are_told_whatever_else_is_given(fields, said):
     with pytest.raises(TypeError, match=said):
         ViTConfig(**fields)
+
+
+def test_activation_and_epsilon_that_are_left_out_are_the_papers_and_stay_open():
+    config = ViTConfig(8, 24, 2, 3, 20)
+    assert (config.activation, config.layer_norm_epsilon) == ("gelu_tanh", 1e-6)
+    written = ViTConfig(8, 24, 2, 3, 20, activation="gelu_tanh", layer_norm_epsilon=1e-6)
+    assert config == written == ViTConfig(**config.as_dict()) == config.replace(activation=None)
+    assert hash(config) == hash(written)
+    assert repr(config) == repr(written)
+    both = ("activation", "layer_norm_epsilon")
+    for same in (config, config.replace(pooling="gap"), dataclasses.replace(config, pooling="gap"), copy.copy(config)):
+        assert same.blocks.unspecified == both
+    assert config.replace(activation="gelu_tanh").blocks.unspecified == both[1:]
+    assert written.replace(activation=None).blocks.unspecified == both[:1]
+    assert pickle.loads(pickle.dumps(config)).blocks.unspecified == both
+    for said in (written, ViTConfig(**config.as_dict()), dataclasses.replace(written, pooling="gap")):
+        assert said.blocks.unspecified == ()

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from keras_vit.config.records import PAPER_VALUES
 from keras_vit.config.rows import read_rows, values_of
 from keras_vit.config.vit import SIZES, ViTConfig
 
@@ -56,7 +57,10 @@ ENCODERS = {
 def encoder(name: str) -> ViTConfig:
     """The `ViTConfig` of a name of `ENCODERS`, as `"dinov2/S14"`."""
     family, size = FAMILIES[family_of(name)], name.partition("/")[2]
-    return ViTConfig(*family.sizes[size], **{**family.fields, **family.of_size.get(size, {})})
+    fields = {**family.fields, **family.of_size.get(size, {})}
+    # A value of the paper's stays open to a file, as timm computes SigLIP with exact GELU.
+    fields = {field: value for field, value in fields.items() if PAPER_VALUES.get(field) != value}
+    return ViTConfig(*family.sizes[size], **fields)
 
 
 def family_of(name: str) -> str:

@@ -1,7 +1,7 @@
 """The five records of a `ViTConfig`, each with its own checks: patches, tokens, positions, blocks and pooling."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from keras_vit.checks import (
     check_choice,
@@ -32,6 +32,7 @@ ROTARY_COORDINATES = ("unit", "grid")
 ROTARY_PERIODS = ("computed", "stored")
 ATTENTIONS = ("global", *ablations.ATTENTIONS)
 LAST_BLOCK_OUTPUTS = ("pooled", "all")
+PAPER_VALUES = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6}  # of what no weights of a file show
 ADDED_POSITIONS = ("learned", "learned2d", "sincos2d")  # kinds that are a table which is added to tokens
 
 _MEAN, _FIRST = '"gap" is the mean of the patch tokens.', '"token" takes the class token.'
@@ -191,9 +192,11 @@ class Blocks:
         attention_dropout_rate: on the attention weights, in [0, 1).
         stochastic_depth_rate: of the last block; block l of L has l/(L-1) of it, in [0, 1).
         activation: `"gelu_tanh"` as the official weights need it, exact `"gelu"`, or `"quick_gelu"`, which is
-            x sigmoid(1.702 x), of OpenAI's CLIP (arXiv:2103.00020).
+            x sigmoid(1.702 x), of OpenAI's CLIP (arXiv:2103.00020). `None` is what a file or record says, else the
+            first.
         norm: what every norm of the model is: `"layer"`, or `"rms"` without mean and shift (RMSNorm, arXiv:1910.07467).
-        layer_norm_epsilon: of every norm; 1e-6 in the official code and timm, 1e-12 in transformers.
+        layer_norm_epsilon: of every norm; 1e-6 in the official code and timm, 1e-12 in transformers. `None` is what a
+            file or record says, else 1e-6.
         pre_norm: whether a LayerNorm stands before the first block, as in CLIP.
         norm_position: `"pre"`, norms before attention and MLP, or `"post"`, after them, on what is added to the tokens,
             as in EVA-02-CLIP E/14 (arXiv:2303.15389).
@@ -227,9 +230,9 @@ class Blocks:
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     stochastic_depth_rate: float = 0.0
-    activation: str = "gelu_tanh"
+    activation: str = None  # type: ignore[assignment]  # which `__post_init__` resolves
     norm: str = "layer"
-    layer_norm_epsilon: float = 1e-6
+    layer_norm_epsilon: float = None  # type: ignore[assignment]
     pre_norm: bool = False
     norm_position: str = "pre"
     qkv_bias: str = "all"
@@ -247,6 +250,9 @@ class Blocks:
     merged_tokens: int = 0
 
     def __post_init__(self) -> None:
+        set_field(self, "unspecified", tuple(name for name in PAPER_VALUES if getattr(self, name) is None))
+        for name in self.unspecified:
+            set_field(self, name, PAPER_VALUES[name])
         for field in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
             set_field(self, field, check_positive_int(field, getattr(self, field)))
         if self.hidden_size % self.num_heads:
@@ -278,6 +284,8 @@ class Blocks:
                 "`layer_norm_epsilon` is added to a variance, so it must be small and positive.\n"
                 f"Received: layer_norm_epsilon={self.layer_norm_epsilon}."
             )
+
+    unspecified: ClassVar[tuple[str, ...]] = ()  # fields that a file or record may decide, as nothing was said of them
 
     @property
     def kind(self) -> str:

@@ -76,7 +76,7 @@ class ViTConfig:
             )
         for name, record in RECORDS.items():
             known = given.pop(name, {})
-            known = dict(known) if isinstance(known, dict) else vars(known)
+            known = dict(known) if isinstance(known, dict) else _given(known)
             own = {field: given.pop(field) for field, place in RECORD_OF.items() if place == name and field in given}
             if missing := [size for size in SIZES if RECORD_OF[size] == name and size not in known | own]:
                 raise TypeError(f"`ViTConfig` needs {', '.join(SIZES)}.\nReceived: nothing for {', '.join(missing)}.")
@@ -92,12 +92,16 @@ class ViTConfig:
         return f"ViTConfig({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields by their names, as a file keeps them: `ViTConfig(**config.as_dict()) == config`."""
+        """All fields by their names, as a file keeps them: `ViTConfig(**config.as_dict()) == config`.
+
+        What was left open has its value, as of a model that is built.
+        """
         return {name: getattr(self, name) for name in RECORD_OF}
 
     def replace(self, **changes: Any) -> "ViTConfig":
         """A config with other values for some fields; `dataclasses.replace` does the same."""
-        return ViTConfig(**self.as_dict() | current_arguments(changes, stacklevel=2))
+        unspecified = dict.fromkeys(self.blocks.unspecified)
+        return ViTConfig(**self.as_dict() | unspecified | current_arguments(changes, stacklevel=2))
 
     def _check_together(self) -> None:
         if max(self.class_token_indices or (0,)) >= self.class_tokens:
@@ -192,6 +196,12 @@ class ViTConfig:
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """`(h, w)`: patches on each side of an image of `height` x `width` pixels."""
         return height // self.stride, width // self.stride
+
+
+def _given(record: Any) -> dict[str, Any]:
+    """The fields of a record, without those of which nothing was said."""
+    names = [field.name for field in dataclasses.fields(record)]
+    return {name: getattr(record, name) for name in names if name not in getattr(record, "unspecified", ())}
 
 
 SIZES = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")

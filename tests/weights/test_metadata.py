@@ -277,3 +277,29 @@ def test_the_files_channels_are_the_models(tmp_path):
     assert keras_vit.build(tiny_config(), weights=tmp_path / "x.npz").input_shape == (None, 20, 28, 5)
     with pytest.raises(CheckpointError, match=r"input_shape=\(H, W, 5\)"):
         keras_vit.build(tiny_config(), weights=tmp_path / "x.npz", input_shape=(20, 28, 3))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "field", "of_file", "written"),
+    [
+        ("timm", "activation", "gelu", "gelu_tanh"),
+        ("huggingface", "activation", "gelu", "gelu_tanh"),
+        ("huggingface", "layer_norm_epsilon", 1e-12, 1e-6),
+    ],
+)
+def test_value_that_the_caller_writes_stands_and_one_left_out_is_the_files(tmp_path, dialect, field, of_file, written):
+    sizes = {"patch_size": 4, "hidden_size": 12, "num_layers": 2, "num_heads": 3, "mlp_dim": 20}
+    said = {"activation": "gelu", "layer_norm_epsilon": 1e-12} if dialect == "huggingface" else {"activation": "gelu"}
+    model = randomise(keras_vit.build(keras_vit.ViTConfig(**sizes, **said), input_shape=(16, 16, 3), classes=3))
+    folder = keras_vit.save_checkpoint(model, tmp_path / "saved", dialect)
+    open_config, written_config = keras_vit.ViTConfig(**sizes), keras_vit.ViTConfig(**sizes, **{field: written})
+    assert getattr(keras_vit.build(open_config, weights=folder).config, field) == of_file
+    assert getattr(keras_vit.build(open_config, weights=folder, **{field: None}).config, field) == of_file
+    for found in (
+        keras_vit.build(written_config, weights=folder),
+        keras_vit.build(open_config, weights=folder, **{field: written}),
+        keras_vit.build(written_config.replace(dropout_rate=0.1), weights=folder),
+    ):
+        assert getattr(found.config, field) == written
+        assert getattr(found.get_layer("block_00"), field) == written
+    assert keras_vit.build(open_config, input_shape=(16, 16, 3)).config.blocks.unspecified == ()  # it is computed so
