@@ -98,8 +98,8 @@ def with_units(model: Any, scale: Sequence[float], offset: Sequence[float]) -> A
         name=model.name,
         config=model.config,
         preprocessing=model.preprocessing,
-        load_report=model.load_report,
-        provenance=model.provenance,
+        weights_report=model.load_report,
+        weights_facts=model.provenance,
         class_names=model.class_names,
         head_kind="numbers",
     )

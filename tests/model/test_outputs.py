@@ -187,11 +187,13 @@ def test_file_that_was_compiled_so_is_loaded_with_a_warning(tmp_path, monkeypatc
 def test_numbers_in_units_are_those_of_the_head_scaled_and_kept_by_copies(tmp_path):
     model = randomise(make_tiny(classes=2))
     scale, offset = [3.5, 1e-3], [-2000.0, 0.25]
+    model.load_report = ("resized",)
     in_units = with_units(model, scale, offset)
     pixels = images(2, *model.input_shape[1:])
     wanted = numpy(model(pixels)) * np.float32(scale) + np.float32(offset)
     np.testing.assert_allclose(numpy(in_units(pixels)), wanted, rtol=1e-6)
     assert in_units.output_spec.kind == "numbers"
+    assert in_units.load_report == ("resized",)
     assert in_units.accepts_uint8 == model.accepts_uint8
     in_units.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
