@@ -51,7 +51,7 @@ def export(
     images: Photos = None,
     image_size: tuple[int | None, int | None] | str | None = None,
     top_k: int = 5,
-    activation: str = "softmax",
+    activation: str | None = None,
     name: str | None = None,
     opset: int = OPSET,
     max_bytes: int = MAX_BYTES,
@@ -76,7 +76,7 @@ def export(
             version, `path/1`, `path/2`, ...
         format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`. By default it follows
             the extension of `path`: `.onnx`, `.tflite`, `.xml`, and a SavedModel for any other.
-        labels: K names in the order of the classes; by default `model.class_names`, those of ImageNet for 1,000 or
+        labels: K names in the order of the outputs; by default `model.class_names`, those of ImageNet for 1,000 or
             21,843 classes, else `"class 0"`, ...
         precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`, if the format has it.
         verify: whether to open the file and compare it with the model, computed in float32, on real photos.
@@ -87,7 +87,8 @@ def export(
             multiples of the patch side. All signatures of a SavedModel then take `pixels`, since a photo has no target
             size. The same holds for a model whose images have neither 1 nor 3 channels.
         top_k: number of best classes in an answer of the SavedModel.
-        activation: from logits to scores, `"softmax"` or `"sigmoid"`, if the model ends in logits.
+        activation: from logits to scores, `"softmax"` or `"sigmoid"`, if the model ends in logits. By default sigmoid
+            if several labels may be right, else softmax.
         name: of the served model; by default that of `path`.
         opset: of ONNX.
         max_bytes: of one image file that the SavedModel takes, 1,024 to 2**31 - 1.
@@ -115,11 +116,12 @@ def export(
         ExportError: if the file is not valid or not the model; it is deleted.
     """
     limits: dict[str, Any] = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch, "top_k": top_k}
-    options: dict[str, Any] = {"name": name, "activation": activation, "jit_compile": jit_compile, "opset": opset}
-    options["batch_size"] = batch_size
+    options: dict[str, Any] = {"name": name, "jit_compile": jit_compile, "opset": opset, "batch_size": batch_size}
+    options["activation"] = activation or "softmax"
     writer, path, name, limits = check_request(path, format, precision, overwrite=overwrite, **options, **limits)
     format = choose_format(path, format)
     original = _prepare_model(model, image_size, limits["max_pixels"], format)
+    activation = activation or ("softmax" if original.output_spec.exclusive else "sigmoid")
     names = _check_labels(original, labels, activation)
     calibrated = precision in writer.CALIBRATES
     compared, calibration = select_photos(images, original, calibrated, format)
@@ -322,10 +324,10 @@ def _check_labels(
     model: ImageModel, labels: Sequence[str] | np.ndarray | None, activation: str
 ) -> tuple[str, ...] | None:
     """K names, or `None` for a model without a head; raises for an activation that does not fit K."""
-    if not model.output_spec.classifies:
+    if model.output_spec.activation is None:
         if labels is not None:
             raise ArgumentError(
-                "`labels` name the classes of a head.\nReceived: labels for a model without a head.",
+                "`labels` name the outputs of a head.\nReceived: labels for a model without a head.",
                 parameters=("labels",),
             )
         return None

@@ -11,7 +11,7 @@ from keras_vit.images.preprocessing import scaled
 from keras_vit.kernels.chunked_attention import without_blocks
 from keras_vit.model.outputs import inference_model
 
-OUTPUTS = ("logits", "scores", "features")  # in this order in files; a client that reads one output reads the first
+OUTPUTS = ("logits", "scores", "numbers", "features")  # in files in this order: some clients read the first alone
 
 
 def pixel_module(spec: ExportSpec) -> Any:
@@ -19,7 +19,7 @@ def pixel_module(spec: ExportSpec) -> Any:
 
     Its method `answers` takes prepared floats `(B, H, W, C)`. Its function `pixels` takes these, or uint8
     `(B, H, W, C)` at the model's size, as `spec.takes` says. Both return a dict of float32: `features` `(B, D)`, with a
-    head `scores` `(B, K)`, and `logits` `(B, K)` if the model ends in them.
+    head `scores` `(B, K)`, and `logits` `(B, K)` if the model ends in them; or `numbers` `(B, K)`.
 
     Args:
         spec: an `ExportSpec`.

@@ -123,7 +123,8 @@ def served_card(spec: ExportSpec, report: ExportReport, run_card: Card | None = 
         report: of the export; its path is that of the version.
         run_card: the card of the model's run, if it is from one.
     """
-    head = f"{len(spec.labels):,} classes" if spec.labels else "no head, so it gives features"
+    answered = spec.model.output_spec.head.name  # classes, labels or numbers
+    head = f"{len(spec.labels):,} {answered}" if spec.labels else "no head, so it gives features"
     height, width = (side or "any" for side in spec.image_size)
     sections = {
         "Model": f"A SavedModel of {spec.model.name}, version {report.path.name}, in {spec.precision}: images of "
@@ -133,7 +134,7 @@ def served_card(spec: ExportSpec, report: ExportReport, run_card: Card | None = 
         "Compared": _comparison_section(report),
         PREPROCESSING: preprocessing_section(dataclasses.asdict(spec.model.preprocessing), "The graph itself"),
         FACTS: facts_section(spec.model.provenance),
-        "Classes": classes_section(spec.labels) if spec.labels else "",
+        answered.capitalize(): classes_section(spec.labels) if spec.labels else "",
     }
     kind = "resnet" if isinstance(spec.model, ResNet) else "vision-transformer"
     licence = licence_words(spec.model.provenance)
@@ -147,7 +148,7 @@ def _add_run_sections(card: Card, run_card: Card) -> Card:
     sections["Model"] += f"\n\n{known.pop('Model', '')}"
     if "Results" in known:
         known["Results"] += f"\n\n{_BEFORE_EXPORT}"
-    for own in (USE, PREPROCESSING, "Classes"):
+    for own in (USE, PREPROCESSING, "Classes", "Labels", "Numbers"):
         known.pop(own, None)
     sections |= known
     limits, licence, metadata = run_card.limits, run_card.licence, run_card.metadata

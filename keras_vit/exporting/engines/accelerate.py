@@ -326,7 +326,8 @@ class _Comparison:
 
 def _activation(model: ImageModel) -> str:
     """Name of the activation from logits to the scores that are compared."""
-    return "softmax" if model.output_spec.kind == "logits" else "none"
+    spec = model.output_spec
+    return ("softmax" if spec.exclusive else "sigmoid") if spec.kind == "logits" else "none"
 
 
 def _excess(drift: Drift) -> str:

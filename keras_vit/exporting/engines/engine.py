@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int, check_process
+from keras_vit.exporting.model_function import OUTPUTS
 from keras_vit.exporting.report import Drift, Runtime, drift_rows, drift_table, markdown_table
 from keras_vit.images.preprocessing import is_uint8, preprocess_input
 from keras_vit.model.image_model import ImageModel
@@ -172,7 +173,7 @@ class Engine:
 
     def _answer(self, images: Tensor, method: str | None) -> np.ndarray:
         answers = self._answers(images, method)
-        return next(answers[name] for name in ("logits", "scores", "features") if name in answers)
+        return next(answers[name] for name in OUTPUTS if name in answers)
 
     def features(self, images: Tensor) -> np.ndarray:
         """The input of the head for one batch.

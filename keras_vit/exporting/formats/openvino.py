@@ -390,9 +390,9 @@ def _runtime_info(spec: ExportSpec) -> dict[tuple[str, str], str]:
         ("runtime_options", _OPTION): _FLOAT32,
         ("keras_vit", "metadata"): json.dumps(spec.metadata(), ensure_ascii=False),
     }
-    if spec.labels is None:
+    if not spec.model.output_spec.classifies:
         del information["model_info", "model_type"], information["model_info", "multilabel"]
-    else:
+    if spec.labels is not None:
         # Blanks separate labels, so those inside a label become underscores.
         information["model_info", "labels"] = " ".join("_".join(label.split()) for label in spec.labels)
     return information

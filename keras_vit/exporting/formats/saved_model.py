@@ -88,7 +88,7 @@ def open_runtime(place: Path) -> Runtime:
         return found
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        wanted = {"features_pixels": ("features",), "predict_pixels": ("logits", "scores")}
+        wanted = {"features_pixels": ("features",), "predict_pixels": ("logits", "scores", "numbers")}
         return answers(pixels, **{name: outputs for name, outputs in wanted.items() if name in signatures})
 
     def answer(pixels: np.ndarray) -> dict[str, np.ndarray]:
@@ -96,7 +96,7 @@ def open_runtime(place: Path) -> Runtime:
         return answers(pixels, **{name: tuple(signatures[name].outputs)})
 
     def photos(files: Sequence[bytes]) -> dict[str, np.ndarray]:
-        wanted = {"features": ("features", "status"), "serving_default": ("scores",)}
+        wanted = {"features": ("features", "status"), "serving_default": ("scores", "numbers")}
         return answers(list(files), **wanted)
 
     return Runtime(
@@ -130,14 +130,14 @@ def _signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
         return _top_classes(found, spec) | {name: found[name] for name in ("logits",) if name in found}
 
     functions: dict[str, tuple[Callable[..., dict[str, Tensor]], Any]] = {"features_pixels": (features_pixels, pixels)}
-    classifies = spec.model.output_spec.classifies
-    if classifies:
+    has_head = spec.model.output_spec.activation is not None
+    if has_head:
         functions["predict_pixels"] = (predict_pixels, pixels)
     if takes_files(spec):
         functions["features"] = (features, files)
-        functions["serving_default"] = (names if classifies else features, files)
+        functions["serving_default"] = (names if has_head else features, files)
     else:
-        functions["serving_default"] = functions["predict_pixels" if classifies else "features_pixels"]
+        functions["serving_default"] = functions["predict_pixels" if has_head else "features_pixels"]
     return {
         name: tf.function(function, input_signature=[given], autograph=False).get_concrete_function()
         for name, (function, given) in functions.items()
