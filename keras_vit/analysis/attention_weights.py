@@ -13,9 +13,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.submodels import (
-    check_attends_to_all,
+    check_global_attention,
     check_grid,
-    grid_of,
+    patch_grid,
     prepared_batches,
     vision_transformer_in,
 )
@@ -43,10 +43,10 @@ class AttentionMaps:
         blocks: float32 `(L, B, A, T, T)` for blocks, images and heads. Entry (t, s) is how much token t reads from
             token s. Rows sum to 1, in half precision up to rounding.
         pooling: float32 `(B, A, N)`, weights of the patches in attention pooling; `None` for other pooling. They sum to
-            1, unless `pool_prefix_tokens` has it read prefix tokens too.
-        reading: float64 `(B, T)` with sum 1, the weights with which the model's answer reads the last block's tokens.
-            A class token has 1, or 0.5 beside a distillation token or a mean. Mean pooling is even over the patches.
-            Attention pooling is `pooling` averaged over the heads.
+            1, unless `pool_prefix_tokens` includes prefix tokens.
+        reading: float64 `(B, T)` with sum 1, the weight of each token of the last block in pooling. A class token has
+            1, or 0.5 together with a distillation token or a mean. Mean pooling is even over the patches. Attention
+            pooling is `pooling` averaged over the heads.
         grid: `(h, w)` of the patches.
         stride: pixels from one patch to the next.
         prefix_tokens: names of the tokens before the patches, in their order.
@@ -68,7 +68,7 @@ class AttentionMaps:
         return len(self.prefix_tokens)
 
     def rollout(self, discard: float = 0.0) -> np.ndarray:
-        """Share of each patch in the model's answer: float64 `(B, h, w)`; see `rollout`.
+        """Share of each patch in the model's output: float64 `(B, h, w)`; see `rollout`.
 
         The sum over an image is 1 minus the share of the prefix tokens, which is left out.
         """
@@ -76,7 +76,7 @@ class AttentionMaps:
         return self.over_patches(np.einsum("bt,bts->bs", self.reading, joint))
 
     def read_rows(self) -> np.ndarray:
-        """Attention in each block, `(L, B, A, T)`, of the tokens that the answer reads, weighted by `reading`."""
+        """Attention in each block, `(L, B, A, T)`, of the pooled tokens, weighted by `reading`."""
         return np.einsum("bq,lbaqk->lbak", self.reading, self.blocks)
 
     def mean_distance(self) -> np.ndarray:
@@ -116,7 +116,7 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> Atte
     Source: arXiv:2010.11929, equation 6.
     """
     inner = vision_transformer_in(model)
-    check_attends_to_all(inner)
+    check_global_attention(inner)
     found = []
     for _, prepared in prepared_batches(model, inner, images, batch_size):
         with recording() as seen:
@@ -128,9 +128,9 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> Atte
 def as_maps(inner: VisionTransformer, shape: Shape, found: list) -> AttentionMaps:
     """`AttentionMaps` from recorded pairs of a layer and its weights for each batch, for images of this shape."""
     config, layers = inner.config, [block.attention for block in encoder_blocks(inner)]
-    blocks = np.stack([_of(layer, found) for layer in layers])  # (L, B, A, T, T)
+    blocks = np.stack([_layer_weights(layer, found) for layer in layers])  # (L, B, A, T, T)
     pools = [part.attention for part in flatten_layers(inner) if isinstance(part, AttentionPooling)]
-    pooling = _of(pools[0], found)[:, :, 0] if pools else None  # (B, A, N), or T of what reads prefix tokens too
+    pooling = _layer_weights(pools[0], found)[:, :, 0] if pools else None  # (B, A, N), or T with prefix tokens
     reading = np.zeros((blocks.shape[1], blocks.shape[-1]))
     if pooling is not None:
         reading[:, -pooling.shape[-1] :] = pooling.mean(axis=1, dtype="float64")
@@ -141,7 +141,7 @@ def as_maps(inner: VisionTransformer, shape: Shape, found: list) -> AttentionMap
         reading[:, config.num_prefix_tokens :] = 1 / (blocks.shape[-1] - config.num_prefix_tokens)
     if config.pooling == "token_gap":
         reading = (reading + np.eye(1, reading.shape[-1])) / 2
-    return AttentionMaps(blocks, pooling, reading, grid_of(inner, shape), config.stride, config.prefix_tokens)
+    return AttentionMaps(blocks, pooling, reading, patch_grid(inner, shape), config.stride, config.prefix_tokens)
 
 
 def rollout(attention: np.ndarray, discard: float = 0.0) -> np.ndarray:
@@ -253,5 +253,5 @@ def _check_square(attention: np.ndarray, least: int) -> np.ndarray:
     return attention
 
 
-def _of(layer: keras.layers.Layer, found: list) -> np.ndarray:
+def _layer_weights(layer: keras.layers.Layer, found: list) -> np.ndarray:
     return np.concatenate([weights for batch in found for each, weights in batch if each is layer])

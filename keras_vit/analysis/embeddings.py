@@ -73,7 +73,7 @@ def position_similarity(model: keras.Model, grid: Pair | None = None) -> np.ndar
     layer = layers[0]
     grid = layer.grid if grid is None else check_grid(grid)
     table = _float64(layer.table_at(grid))[0, layer.num_prefix_tokens :]
-    unit = _unit(table)
+    unit = _normalize(table)
     return (unit @ unit.T).reshape(*grid, *grid)
 
 
@@ -101,7 +101,7 @@ def token_similarity(maps: np.ndarray, patch: Pair) -> np.ndarray:
     places = [place for place in np.ravel(patch) if np.asarray(place).dtype.kind in "iu"]
     if len(places) != 2 or not all(-side <= place < side for place, side in zip(places, sides, strict=True)):
         raise ValueError(f"`patch` must be (row, column) in a map of {sides}.\nReceived: patch={patch!r}.")
-    unit = _unit(maps)
+    unit = _normalize(maps)
     return np.einsum("...hwd,...d->...hw", unit, unit[..., patch[0], patch[1], :])
 
 
@@ -203,7 +203,7 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
 
     Source: Kornblith et al., arXiv:1905.00414, section 3: centred kernel alignment with a linear kernel.
     """
-    one, other = (_centred(_float64(each)) for each in (x, y))
+    one, other = (_center(_float64(each)) for each in (x, y))
     if len(one) != len(other) or (np.ndim(x) == np.ndim(y) and np.shape(x)[:-1] != np.shape(y)[:-1]):
         raise ValueError(
             "both representations must be of the same examples, in the same order.\n"
@@ -214,18 +214,17 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
     sizes = [np.square(each).sum() / (np.square(_float64(given)).sum() or 1) for each, given in ((one, x), (other, y))]
     if not min(sizes) > _ROUNDING:
         raise ValueError(
-            "a representation must be of numbers, and tell its examples apart.\n"
-            "Received: one in which all are the same."
+            "a representation must be finite and differ between examples.\nReceived: one that is constant."
         )
     return float(both / own)
 
 
-def _centred(x: np.ndarray) -> np.ndarray:
+def _center(x: np.ndarray) -> np.ndarray:
     x = x.reshape(-1, x.shape[-1])
     return x - x.mean(axis=0)
 
 
-def _unit(tokens: np.ndarray) -> np.ndarray:
+def _normalize(tokens: np.ndarray) -> np.ndarray:
     lengths = np.linalg.norm(tokens, axis=-1, keepdims=True)
     return tokens / np.where(lengths, lengths, 1)
 

@@ -9,13 +9,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.submodels import grid_of, prepared_batches, vision_transformer_in
+from keras_vit.analysis.submodels import patch_grid, prepared_batches, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.checks import did_you_mean
 from keras_vit.model.layer_access import encoder_blocks, encoder_norm, resnet_stages
 from keras_vit.model.vision_transformer import VisionTransformer
 
-_SPREAD = 4  # blocks that are shown by default
+_DEFAULT_BLOCKS = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def features(
             Also `"root"`, `"stage_1"`, `"stage_2"`, ... of a hybrid's ResNet. By default four, evenly spread up to the
             last, as 3, 6, 9, 12 of 12; all of a model with fewer.
         spatial: whether patches have two axes `(h, w)`, or one.
-        norm: whether the LayerNorm behind the last block is applied to tokens, if there is one; it never is to stages.
+        norm: whether the final LayerNorm, if there is one, is applied to tokens; it never is to stages.
         batch_size: images at once.
 
     Returns:
@@ -87,7 +87,7 @@ def features(
             tensor = station.finish(tensors[str(name)])
             tensor = last_norm(tensor) if norm and station.has_tokens and last_norm is not None else tensor
             found[name].append(ops.convert_to_numpy(ops.cast(tensor, "float32")))
-    grid = grid_of(inner, prepared.shape) if spatial else (-1,)
+    grid = patch_grid(inner, prepared.shape) if spatial else (-1,)
     whole = {name: np.concatenate(parts) for name, parts in found.items()}
     tokens = {name: array for name, array in whole.items() if chosen[name].has_tokens}
     count = inner.config.num_prefix_tokens
@@ -118,7 +118,7 @@ def _inputs(block: Any) -> list[Tensor]:
 
 def spread_blocks(count: int) -> tuple[int, ...]:
     """Up to four numbers of `count` blocks, evenly spread, the last among them."""
-    return tuple(sorted({math.ceil(count * part / _SPREAD) for part in range(1, _SPREAD + 1)}))
+    return tuple(sorted({math.ceil(count * part / _DEFAULT_BLOCKS) for part in range(1, _DEFAULT_BLOCKS + 1)}))
 
 
 def _stations(inner: VisionTransformer, wanted: Sequence[int | str] | int | str | None) -> dict[int | str, _Station]:

@@ -18,7 +18,7 @@ from keras_vit.model.vision_transformer import VisionTransformer
 
 
 def logit_lens(model: keras.Model, images: Any, blocks: Sequence[int] | None = None, batch_size: int = 32) -> Features:
-    """Gets what the model would answer from a single token, for every token after some blocks.
+    """Gets the model's output for every single token after some blocks.
 
     A token passes the last LayerNorm, then attention pooling if the model has it, then the head. DeiT's distillation
     token passes its own head, and patches get the mean of both heads. After the last block the class token's output
@@ -44,7 +44,7 @@ def logit_lens(model: keras.Model, images: Any, blocks: Sequence[int] | None = N
     """
     inner = vision_transformer_in(model)
     if output_spec(inner).activation is None:
-        raise ValueError(f"a model must have a head for what a patch answers.\nReceived: {inner.name!r} without one.")
+        raise ValueError(f"a model must have a head, to apply to each patch.\nReceived: {inner.name!r} without one.")
     found = features(model, images, blocks, batch_size=batch_size)
     stages = [name for name in found.maps if name not in found.prefix_tokens]
     if stages:
@@ -66,9 +66,9 @@ def _outputs(inner: VisionTransformer, tokens: np.ndarray) -> np.ndarray:
     x = ops.convert_to_tensor(tokens.reshape(-1, tokens.shape[-1]))
     pool = pooling(inner)
     if inner.config.pooling in ("map", "attentive"):
-        # The token comes twice, since Keras warns of a softmax over one, and after as many as pooling ignores.
+        # The token is repeated, since Keras warns of a softmax over one, after the prefix tokens that pooling ignores.
         x = pool(ops.repeat(x[:, None], 2 + pool.num_prefix_tokens, axis=1))
-    x = ops.tile(x, (1, inner.config.pooled_size // inner.config.hidden_size))  # in the place of each that is read
+    x = ops.tile(x, (1, inner.config.pooled_size // inner.config.hidden_size))  # in place of each pooled token
     for layer in layers_before_head(inner):
         x = layer(x)
     answers = [ops.convert_to_numpy(head(x)) for head in head_layers(inner)]

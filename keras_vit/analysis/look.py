@@ -1,4 +1,4 @@
-"""`keras_vit.look`, which shows what a model sees in photos, by pictures and a page of one file."""
+"""`look`, which shows what a model sees in photos, as pictures and a page of one file."""
 
 import dataclasses
 import os
@@ -32,12 +32,12 @@ _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Seen:
-    """The findings for one photo.
+class PhotoFindings:
+    """Attention, relevance and tokens of one photo.
 
     Attributes:
         name: name of the photo.
-        pixels: uint8 `(H, W, C)`, the part that the model receives, before scaling.
+        pixels: uint8 `(H, W, C)`, the part that the model gets, before scaling.
         maps: `AttentionMaps` of the photo.
         top: `(name of the class, score)` of the best classes. Scores of a linear or softmax head are probabilities.
         relevance: `(n, h, w)`, one map for each class of `top`.
@@ -75,10 +75,9 @@ def look(
         model: a `VisionTransformer` of one image size.
         photos: files that `read_image` can read.
         out: a new or empty folder.
-        class_names: names of the model's K outputs; by default those that it knows, or ImageNet's if K is theirs, or
-            numbers.
-        blocks: numbers, from 1, of the blocks for which the page has the attention of every patch; by default four,
-            evenly spread. For other blocks the page has the attention of the tokens that the answer reads.
+        class_names: names of the model's K outputs; by default its own, or ImageNet's for as many classes, or numbers.
+        blocks: numbers, from 1, of the blocks whose attention the page shows for every patch; by default four, evenly
+            spread. For other blocks the page shows the attention of the pooled tokens.
         top: largest number of classes for which relevance is shown.
         theme: theme of the PNGs, `"light"` or `"dark"`; the page follows the browser.
 
@@ -95,7 +94,7 @@ def look(
     check_vision_transformer(model)
     check_choice("theme", theme, plots.THEMES)
     names = _check_names(model, class_names)
-    whole = _check_blocks(model, blocks)
+    full = _check_blocks(model, blocks)
     top = check_positive_int("top", top)
     if isinstance(photos, (str, os.PathLike)) or not len(photos):
         raise ValueError(f"`photos` must be a list of files of photos.\nReceived: photos={photos!r}.")
@@ -103,36 +102,36 @@ def look(
     pixels = [
         read_image(photo, model.input_shape[-1]) for photo in photos
     ]  # all are read first, so that a bad photo fails early
-    seen = [_seen(model, Path(photo).name, each, names, top) for photo, each in zip(photos, pixels, strict=True)]
+    seen = [_inspect(model, Path(photo).name, each, names, top) for photo, each in zip(photos, pixels, strict=True)]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".look-", dir=folder.parent) as beside:
-        part = Path(beside)
+    with tempfile.TemporaryDirectory(prefix=".look-", dir=folder.parent) as temporary:
+        part = Path(temporary)
         _draw_model(model, seen, part, theme)
         for number, photo in enumerate(seen, start=1):
             _draw_photo(photo, part, f"{number:02}_{_NAME.sub('_', Path(photo.name).stem)[:40]}", theme)
-        write_page(part / PAGE, "look", photos=[_facts(photo, whole) for photo in seen], **_words(model))
-        _new_folder(folder).mkdir(exist_ok=True)  # asked again, since the pictures took their time
+        write_page(part / PAGE, "look", photos=[_page_data(photo, full) for photo in seen], **_page_texts(model))
+        _new_folder(folder).mkdir(exist_ok=True)  # checked again, since drawing takes seconds
         for file in part.iterdir():
             file.replace(folder / file.name)
     return folder / PAGE
 
 
-def _seen(model: VisionTransformer, name: str, pixels: np.ndarray, names: Sequence[str], top: int) -> Seen:
+def _inspect(model: VisionTransformer, name: str, pixels: np.ndarray, names: Sequence[str], top: int) -> PhotoFindings:
     record = model.preprocessing
     prepared = np.asarray(record(pixels[None]), "float32")
     scaled = prepared * np.multiply(record.std, 255) + np.multiply(record.mean, 255)
     shown = np.clip(np.rint(scaled[0]), 0, 255).astype("uint8")
     maps = attention_maps(model, prepared)
     tokens = features(model, prepared, blocks=(len(maps.blocks),))[len(maps.blocks)][0]
-    best, scores = _best(model, prepared, top)
+    best, scores = _best_classes(model, prepared, top)
     relevance = (
         class_relevance(model, np.repeat(prepared, len(best), axis=0), best) if len(best) else maps.rollout()[:0]
     )
     answers = tuple((names[index], float(score)) for index, score in zip(best, scores, strict=True))
-    return Seen(name, shown, maps, answers, relevance, tokens)
+    return PhotoFindings(name, shown, maps, answers, relevance, tokens)
 
 
-def _best(model: VisionTransformer, prepared: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+def _best_classes(model: VisionTransformer, prepared: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """Numbers and scores of the best classes; logits become probabilities by softmax, a single one by the sigmoid."""
     spec = output_spec(model)
     if not spec.classifies:
@@ -147,7 +146,7 @@ def _best(model: VisionTransformer, prepared: np.ndarray, top: int) -> tuple[np.
     return best, outputs[best]
 
 
-def _draw_model(model: VisionTransformer, seen: Sequence[Seen], folder: Path, theme: str) -> None:
+def _draw_model(model: VisionTransformer, seen: Sequence[PhotoFindings], folder: Path, theme: str) -> None:
     """Draws the pictures of the model: filters, positions, and the attention distance as a mean over all photos."""
     distances = np.mean([photo.maps.mean_distance() for photo in seen], axis=0)
     plots.draw_attention_distance(distances, path=folder / "attention_distance.png", theme=theme)
@@ -161,7 +160,7 @@ def _draw_model(model: VisionTransformer, seen: Sequence[Seen], folder: Path, th
         plots.draw_filters(*patch_filters(model, count), path=folder / "filters.png", theme=theme)
 
 
-def _draw_photo(photo: Seen, folder: Path, name: str, theme: str) -> None:
+def _draw_photo(photo: PhotoFindings, folder: Path, name: str, theme: str) -> None:
     rollout = photo.maps.rollout()[0]
     relevance = zip(photo.top, photo.relevance, strict=True)
     kinds = [("rollout", rollout), *((f"for {label}", each) for (label, _), each in relevance)]
@@ -185,21 +184,21 @@ def _draw_photo(photo: Seen, folder: Path, name: str, theme: str) -> None:
 
 
 def _registers(maps: AttentionMaps) -> np.ndarray:
-    """What each register token reads from the patches in the last block, `(R, h, w)`, as a mean over the heads."""
+    """Attention of each register token to the patches in the last block, `(R, h, w)`, as a mean over the heads."""
     places = [place for place, name in enumerate(maps.prefix_tokens) if name == "register"]
     return maps.over_patches(maps.blocks[-1, 0].mean(axis=0)[places])
 
 
-def _words(model: VisionTransformer) -> dict[str, str]:
+def _page_texts(model: VisionTransformer) -> dict[str, str]:
     config, (_, height, width, _) = model.config, model.input_shape
     size = f"{height} x {width} pixels, patches of {config.stride}"
     described = f"{config.num_layers} blocks of {config.num_heads} heads, {size}; keras_vit {__version__}"
-    beside = f"; {config.registers} register tokens, which no answer reads" * bool(config.registers)
-    return {"title": f"What {model.name} sees", "subtitle": described + beside}
+    registers = f"; {config.registers} register tokens, which no answer reads" * bool(config.registers)
+    return {"title": f"What {model.name} sees", "subtitle": described + registers}
 
 
-def _facts(photo: Seen, whole: Sequence[int]) -> dict[str, Any]:
-    """The data for the script of the page, ready for JSON; `whole` are the blocks with the rows of every patch."""
+def _page_data(photo: PhotoFindings, full: Sequence[int]) -> dict[str, Any]:
+    """The data for the script of the page, ready for JSON; `full` are the blocks with the attention of every patch."""
     maps, count = photo.maps, photo.maps.num_prefix_tokens
     rows, registers = maps.read_rows()[:, 0], _registers(maps)  # (L, A, T), (R, h, w)
     unit = photo.tokens.reshape(-1, photo.tokens.shape[-1]).astype("float64")
@@ -210,10 +209,10 @@ def _facts(photo: Seen, whole: Sequence[int]) -> dict[str, Any]:
         "grid": list(maps.grid),
         "heads": rows.shape[1],
         "blocks": rows.shape[0],
-        "whole": list(whole),
+        "whole": list(full),
         "photo": picture_uri(photo.pixels),
         "read": _sprite(rows[..., count:]),
-        "matrices": {str(number): _sprite(maps.blocks[number - 1, 0, :, count:, count:]) for number in whole},
+        "matrices": {str(number): _sprite(maps.blocks[number - 1, 0, :, count:, count:]) for number in full},
         "similarity": picture_uri(np.rint(255 * similarity).astype("uint8")),
         "colours": picture_uri(np.rint(255 * pca_to_rgb(photo.tokens)).astype("uint8")),
         "registers": _sprite(registers.reshape(len(registers), -1)) if len(registers) else None,

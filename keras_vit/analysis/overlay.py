@@ -27,10 +27,10 @@ def overlay(photo: np.ndarray, weights: np.ndarray) -> np.ndarray:
     if weights.ndim != 2 or not np.isfinite(weights).all():
         raise ValueError(f"a map must be (h, w) of finite numbers.\nReceived: shape {weights.shape}.")
     height, width = photo.shape[:2]
-    mask = Image.fromarray(_spread(weights).astype("float32")).resize((width, height), Image.Resampling.LANCZOS)
+    mask = Image.fromarray(_scale_to_unit(weights).astype("float32")).resize((width, height), Image.Resampling.LANCZOS)
     levels = Image.fromarray(np.uint8(np.clip(np.asarray(mask), 0, 1) * 255))
     blurred = np.asarray(levels.filter(ImageFilter.GaussianBlur(height / weights.shape[0])), "float32")
-    return np.rint(photo * _spread(blurred)[..., None]).astype("uint8")
+    return np.rint(photo * _scale_to_unit(blurred)[..., None]).astype("uint8")
 
 
 def colorize(photo: np.ndarray) -> np.ndarray:
@@ -52,7 +52,7 @@ def colorize(photo: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(photo, (*photo.shape[:2], 3)), "uint8")
 
 
-def _spread(values: np.ndarray) -> np.ndarray:
+def _scale_to_unit(values: np.ndarray) -> np.ndarray:
     """Values scaled to [0, 1]; all 1 if they are equal."""
     if np.ptp(values) <= _EVEN * np.abs(values).max():
         return np.ones_like(values)

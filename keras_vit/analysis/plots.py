@@ -1,7 +1,7 @@
-"""All pictures of the package, drawn by matplotlib: of the inside of a model, and of a training run.
+"""All figures of the package, by matplotlib: of the inside of a model, and of a training run.
 
-Each function takes arrays, returns a `matplotlib.figure.Figure`, and writes a PNG if it gets a `path`. Pictures of a
-model have a `theme`, `"light"` or `"dark"`. The colours suit colour-blind readers.
+Each function takes arrays, returns a `matplotlib.figure.Figure`, and writes a PNG if it gets a `path`. Figures of a
+model have a `theme`, `"light"` or `"dark"`. The colors suit color-blind readers.
 """
 
 import functools
@@ -26,15 +26,15 @@ _MOST_NAMES = 120  # largest number of classes for which names are legible
 _MOST_CELLS = 1000  # largest number of rows and columns that a matrix is drawn with
 _MOST_PANES = 9
 _LONGEST_NAME = 24  # characters
-_COLOURS = {"train": "#4c72b0", "validation": "#dd8452"}
+_COLORS = {"train": "#4c72b0", "validation": "#dd8452"}
 _SCALE = "cividis"  # from blue to yellow, also for colour-blind readers
 THEMES: dict[str, tuple[str, str]] = {"light": ("#1b1d21", "#ffffff"), "dark": ("#e9eaec", "#15171b")}  # ink, paper
 _NARROWEST = 4.5  # inches; narrowest figure with a colour bar, so that its label fits
-_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
+_TEXT_PARTS = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
 _TILE = 1.5  # inches, the longer side of a small picture
 
 
-def _themed(draw: Callable[..., "Figure"]) -> Callable[..., "Figure"]:
+def _with_theme(draw: Callable[..., "Figure"]) -> Callable[..., "Figure"]:
     """Adds the arguments `path` and `theme` to a function that draws a figure."""
 
     @functools.wraps(draw)
@@ -43,7 +43,7 @@ def _themed(draw: Callable[..., "Figure"]) -> Callable[..., "Figure"]:
 
         check_choice("theme", theme, THEMES)
         ink, paper = THEMES[theme]
-        colours = dict.fromkeys(_INKED, ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper)
+        colours = dict.fromkeys(_TEXT_PARTS, ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper)
         with matplotlib.rc_context(colours | {"font.size": 12, "axes.titlesize": 12}):
             figure = draw(*arguments, **named)
             if path is not None:
@@ -53,7 +53,7 @@ def _themed(draw: Callable[..., "Figure"]) -> Callable[..., "Figure"]:
     return drawn
 
 
-@_themed
+@_with_theme
 def draw_filters(components: np.ndarray, shares: np.ndarray | None = None, columns: int = 7) -> "Figure":
     """Draws principal components of the patch filters as colours, each scaled to its own range.
 
@@ -69,14 +69,14 @@ def draw_filters(components: np.ndarray, shares: np.ndarray | None = None, colum
     tiles = tiles if tiles.shape[-1] == 3 else tiles.mean(axis=-1)
     rows = -(-len(tiles) // columns)
     figure = _figure(columns, rows + 0.5)
-    for axis, tile in zip(_tiled(figure, rows, columns, len(tiles)), tiles, strict=False):
+    for axis, tile in zip(_tile_axes(figure, rows, columns, len(tiles)), tiles, strict=False):
         axis.imshow(tile, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     part = "" if shares is None else f", {np.sum(shares):.0%} of their variance"
     figure.suptitle(f"principal components of the patch filters{part}")
     return figure
 
 
-@_themed
+@_with_theme
 def draw_position_similarity(similarity: np.ndarray) -> "Figure":
     """Draws the similarity of position embeddings: one map for each patch, at the place of the patch.
 
@@ -104,7 +104,7 @@ def draw_position_similarity(similarity: np.ndarray) -> "Figure":
     return figure
 
 
-@_themed
+@_with_theme
 def draw_attention_distance(distances: np.ndarray, furthest: float | None = None) -> "Figure":
     """Draws the mean attention distance of every head, by block.
 
@@ -117,7 +117,9 @@ def draw_attention_distance(distances: np.ndarray, furthest: float | None = None
     figure = _figure(6.4, 4.6)
     axis = figure.subplots()
     is_dark = axis.get_facecolor()[0] < 0.5
-    shades = _colours(np.linspace(0.3, 1, distances.shape[1]) if is_dark else np.linspace(0, 0.9, distances.shape[1]))
+    shades = _map_colors(
+        np.linspace(0.3, 1, distances.shape[1]) if is_dark else np.linspace(0, 0.9, distances.shape[1])
+    )
     for head, (colour, heights) in enumerate(zip(shades, np.sort(distances, axis=1).T, strict=True)):
         axis.scatter(np.arange(1, len(distances) + 1), heights, s=34, color=colour, alpha=0.9, zorder=3, label=head)
     mean: dict[str, Any] = {
@@ -131,15 +133,15 @@ def draw_attention_distance(distances: np.ndarray, furthest: float | None = None
     axis.set(xlabel="block", ylabel="mean attention distance (pixels)")
     axis.set_ylim(0, furthest or max(1.08 * float(distances.max()), 1))
     axis.locator_params(axis="x", integer=True)
-    _plain(axis)
+    _style_axis(axis)
     return figure
 
 
-@_themed
+@_with_theme
 def draw_overlays(
     photos: Sequence[np.ndarray], maps: Sequence[np.ndarray], titles: Sequence[str] | None = None, pairs: int = 3
 ) -> "Figure":
-    """Draws each photo beside the same photo under a map; parts with small values are dark.
+    """Draws each photo next to the same photo with a map; parts with small values are dark.
 
     Args:
         photos: `(H, W, 3)` or `(H, W)`, integers of [0, 255].
@@ -151,12 +153,12 @@ def draw_overlays(
     """
     if not photos:
         raise ValueError("`photos` must have a photo for each map.\nReceived: none.")
-    photos, titles = [colorize(photo) for photo in photos], titles and _drawable(titles, "number")
+    photos, titles = [colorize(photo) for photo in photos], titles and _drawable_names(titles, "number")
     rows, pairs = -(-len(photos) // pairs), min(pairs, len(photos))
     height = max(photo.shape[0] / photo.shape[1] for photo in photos)
     tile = max(_TILE, 3 / pairs)
     figure = _figure(2 * pairs * tile, rows * tile * height + 0.3 * rows * (titles is not None))
-    axes = _tiled(figure, rows, 2 * pairs, 2 * len(photos))
+    axes = _tile_axes(figure, rows, 2 * pairs, 2 * len(photos))
     for number, (photo, weights) in enumerate(zip(photos, maps, strict=True)):
         axes[2 * number].imshow(photo)
         axes[2 * number + 1].imshow(overlay(photo, weights))
@@ -165,7 +167,7 @@ def draw_overlays(
     return figure
 
 
-@_themed
+@_with_theme
 def draw_maps(
     maps: Sequence[np.ndarray], titles: Sequence[str], label: str, photo: np.ndarray | None = None, columns: int = 6
 ) -> "Figure":
@@ -182,21 +184,21 @@ def draw_maps(
     columns, rows = min(columns, count), -(-count // min(columns, count))
     height = maps[0].shape[0] / maps[0].shape[1]
     figure = _figure(max(columns * _TILE, _NARROWEST), rows * (_TILE * height + 0.32) + 0.8)
-    axes = _tiled(figure, rows, columns, count)
+    axes = _tile_axes(figure, rows, columns, count)
     if photo is not None:
         axes[0].imshow(colorize(photo))
     low, high = min(0, *map(np.min, maps)), max(map(np.max, maps))
     if not np.isfinite([low, high]).all():
         raise ValueError("`maps` must be finite.\nReceived: NaN or infinite values.")
     high = high if high > low else low + 1
-    for axis, values, title in zip(axes[photo is not None : count], maps, _drawable(titles, "map"), strict=True):
+    for axis, values, title in zip(axes[photo is not None : count], maps, _drawable_names(titles, "map"), strict=True):
         image = axis.imshow(values, cmap=_SCALE, vmin=low, vmax=high, interpolation="nearest")
         axis.set_title(title, fontsize=10)
     figure.colorbar(image, ax=axes, label=label, location="bottom", shrink=0.5, aspect=30, pad=0.02)
     return figure
 
 
-@_themed
+@_with_theme
 def draw_colours(photos: Sequence[np.ndarray], colours: np.ndarray) -> "Figure":
     """Draws photos above the colours of their patches.
 
@@ -207,14 +209,14 @@ def draw_colours(photos: Sequence[np.ndarray], colours: np.ndarray) -> "Figure":
     height = max(photo.shape[0] / photo.shape[1] for photo in photos)
     tile = max(1.6 * _TILE, 4 / len(photos))
     figure = _figure(len(photos) * tile, 2 * tile * height)
-    axes = _tiled(figure, 2, len(photos), 2 * len(photos))
+    axes = _tile_axes(figure, 2, len(photos), 2 * len(photos))
     for number, (photo, patches) in enumerate(zip(photos, colours, strict=True)):
         axes[number].imshow(colorize(photo))
         axes[len(photos) + number].imshow(patches, interpolation="nearest")
     return figure
 
 
-@_themed
+@_with_theme
 def draw_similarity_of_blocks(similarity: np.ndarray, names: tuple[str, str] = ("block", "block")) -> "Figure":
     """Draws the similarity of the blocks of one or two models.
 
@@ -257,7 +259,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: FilePath, curves: Mappi
         axis.set_ylabel({"learning_rate": "learning rate", "gradient_norm": "gradient norm"}[name])
     for axis in axes.flat:
         axis.set_xlabel("epoch")
-        _plain(axis)
+        _style_axis(axis)
         axis.locator_params(axis="x", integer=True)
         if len(rows) == 1:
             axis.set_xlim(0, 2)
@@ -296,7 +298,7 @@ def draw_confusion(
         _write_numbers(axis, confusion, parts)
     if classes <= _MOST_NAMES:
         size = float(np.clip(side * 72 * 0.55 / classes, 3.5, 9))
-        names = _drawable(class_names)
+        names = _drawable_names(class_names)
         upright = classes <= 12 and max(map(len, names)) <= 3
         axis.set_xticks(range(classes), names, rotation=0 if upright else 90, fontsize=size)
         axis.set_yticks(range(classes), names, fontsize=size)
@@ -318,21 +320,21 @@ def draw_predicted(
         names: K names.
         path: path of the PNG; by default none is written.
     """
-    drawn = list(zip(_drawable(names, "number"), labels.T, predictions.T, strict=True))[:_MOST_PANES]
+    drawn = list(zip(_drawable_names(names, "number"), labels.T, predictions.T, strict=True))[:_MOST_PANES]
     columns = min(len(drawn), 3)
     rows = -(-len(drawn) // columns)
     figure = _figure(max(4.4 * columns, _NARROWEST), 4.2 * rows)
     for axis, (name, true, found) in zip(figure.subplots(rows, columns, squeeze=False).flat, drawn, strict=False):
         ends = [min(true.min(), found.min()), max(true.max(), found.max())]
         axis.plot(ends, ends, color="0.6", linewidth=1)
-        axis.plot(true, found, ".", color=_COLOURS["train"], alpha=0.6)
+        axis.plot(true, found, ".", color=_COLORS["train"], alpha=0.6)
         axis.set(title=name, xlabel="true", ylabel="predicted")
     if path is not None:
         _save(figure, path)
     return figure
 
 
-def _tiled(figure: "Figure", rows: int, columns: int, count: int) -> np.ndarray:
+def _tile_axes(figure: "Figure", rows: int, columns: int, count: int) -> np.ndarray:
     """Axes without ticks or frames, in reading order; those beyond `count` are hidden."""
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes:
@@ -343,7 +345,7 @@ def _tiled(figure: "Figure", rows: int, columns: int, count: int) -> np.ndarray:
     return axes
 
 
-def _colours(values: np.ndarray) -> np.ndarray:
+def _map_colors(values: np.ndarray) -> np.ndarray:
     from matplotlib import colormaps
 
     return colormaps[_SCALE](values)
@@ -354,7 +356,7 @@ def _has_room(place: int, count: int) -> bool:
     return count <= 16 or place == 0 or (place + 1) % 5 == 0
 
 
-def _plain(axis: Any) -> None:
+def _style_axis(axis: Any) -> None:
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
 
@@ -376,7 +378,7 @@ def _draw_line(axis: Any, epochs: Sequence[int], values: Sequence[float | None],
     heights = [np.nan if value is None else value for value in values]
     if np.isfinite(heights).any():
         marker = "o" if len(epochs) < 8 else None
-        axis.plot(epochs, heights, color=_COLOURS[label], label=label, marker=marker, markersize=4)
+        axis.plot(epochs, heights, color=_COLORS[label], label=label, marker=marker, markersize=4)
 
 
 def _write_numbers(axis: Any, confusion: np.ndarray, parts: np.ndarray) -> None:
@@ -387,7 +389,7 @@ def _write_numbers(axis: Any, confusion: np.ndarray, parts: np.ndarray) -> None:
         axis.text(column, row, text, ha="center", va="center", color=colour, fontsize=size)
 
 
-def _drawable(class_names: Sequence[str], other: str = "class") -> list[str]:
+def _drawable_names(class_names: Sequence[str], other: str = "class") -> list[str]:
     """Short names; a name with a letter that no font has becomes its number, as `class 3`."""
     class_names = [" ".join(str(name).split()) for name in class_names]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -408,10 +410,10 @@ def _drawable(class_names: Sequence[str], other: str = "class") -> list[str]:
                 return False
         return True
 
-    return [_short(name) if has_letters(name) else f"{other} {number}" for number, name in enumerate(class_names)]
+    return [_shorten(name) if has_letters(name) else f"{other} {number}" for number, name in enumerate(class_names)]
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     """A class name for matplotlib: shortened, with `$` escaped, which would start a formula."""
     name = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
     return name.replace("$", r"\$")

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.attention_weights import AttentionMaps, as_maps
-from keras_vit.analysis.submodels import check_attends_to_all, prepared_batches, vision_transformer_in
+from keras_vit.analysis.submodels import check_global_attention, prepared_batches, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.kernels.capture import recording, watching
 from keras_vit.model.layer_access import encoder_blocks, pooling
@@ -46,7 +46,7 @@ def class_relevance(
         ValueError: for a model without outputs `(B, K)`, classes out of range, and as `attention_maps`.
     """
     inner = vision_transformer_in(model)
-    check_attends_to_all(inner)
+    check_global_attention(inner)
     chosen = None if classes is None else _check_classes(model, classes, images)
     maps, start = [], 0
     for batch, prepared in prepared_batches(model, inner, images, batch_size):

@@ -23,7 +23,7 @@ from keras_vit.model.vision_transformer import VisionTransformer, vision_transfo
 def vision_transformer_in(model: keras.Model) -> VisionTransformer:
     """The only `VisionTransformer` that a model is, or has among its layers at any depth.
 
-    A flat graph with its layers and others is one that has it: the result then shares these layers.
+    A flat graph that holds its layers counts too: the result then shares these layers.
 
     Raises:
         TypeError: for anything but a model.
@@ -47,24 +47,24 @@ def vision_transformer_in(model: keras.Model) -> VisionTransformer:
         )
     if found[0].config.merged_tokens:
         raise ValueError(
-            "behind merged tokens nothing has a patch of its own, so there is nothing to look at by patches.\n"
+            "after tokens are merged, a token has no patch of its own, so maps of patches do not exist.\n"
             f"Received: {found[0].name!r} with merged_tokens={found[0].config.merged_tokens}. Pass the model that it "
             "was made from."
         )
     return found[0]
 
 
-def check_attends_to_all(inner: VisionTransformer) -> None:
+def check_global_attention(inner: VisionTransformer) -> None:
     """Raises for axial attention, which has weights within lines only, not between all tokens."""
     if inner.config.attention == "axial":
         raise ValueError(
-            "attention maps have weights from every token to every token, which axial attention never has.\n"
-            f"Received: {inner.name!r} with attention='axial'. `features` and the pictures of tokens are there for it."
+            "attention maps need weights between all tokens, which axial attention does not have.\n"
+            f"Received: {inner.name!r} with attention='axial'. `features` takes it."
         )
 
 
-def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | None:
-    """The part of a model from its input to the images of `inner`; `None` if there is no such part.
+def network_before(model: keras.Model, inner: VisionTransformer) -> keras.Model | None:
+    """The part of a model in front of `inner`, as a model; `None` if there is none.
 
     Raises:
         ValueError: for a model that is not functional, or that calls `inner` several times.
@@ -111,16 +111,16 @@ def check_grid(grid: Any) -> tuple[int, int]:
 def prepared_batches(
     model: keras.Model, inner: VisionTransformer, images: Any, batch_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Checked images in batches of at most `batch_size`: as `model` gets them, and as `inner` gets them in it.
+    """Checked images in batches of at most `batch_size`: the inputs of `model`, and those of `inner` in it.
 
     Raises:
         TypeError: for images that are not floats.
-        ValueError: for images of another shape or with NaN, and as `network_into`.
+        ValueError: for images of another shape or with NaN, and as `network_before`.
 
     Warns:
         UserWarning: of pixels in the first batch that were not scaled as the weights expect.
     """
-    before, images = network_into(model, inner), _checked(images, model)
+    before, images = network_before(model, inner), _checked(images, model)
     batch_size = check_positive_int("batch_size", batch_size)
     for start in range(0, len(images), batch_size):
         batch = ops.convert_to_tensor(images[start : start + batch_size])
@@ -141,8 +141,8 @@ def _checked(images: Any, model: keras.Model) -> np.ndarray:
     return images
 
 
-def grid_of(inner: VisionTransformer, shape: Shape) -> Pair:
-    """`(h, w)` of the patches of images of this shape, which layers of the user's own may resize first."""
+def patch_grid(inner: VisionTransformer, shape: Shape) -> Pair:
+    """`(h, w)` of the patches of images of this shape; own layers of the user may resize them first."""
     if user_operations(inner):
         shape = keras.Model(inner.input, first_layer(inner).input).compute_output_shape(tuple(shape))
     _, height, width, _ = cast(tuple[int, ...], shape)

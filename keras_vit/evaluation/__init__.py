@@ -1,7 +1,7 @@
 """Measures of a classifier by its scores, and of a representation by probes.
 
 `evaluate` measures a model with a head. `probe` fits a small classifier to the input of the head, by least squares,
-logistic regression or nearest neighbours. These features are computed once and kept on the disk.
+logistic regression or nearest neighbors. These features are computed once and cached on the disk.
 """
 
 from keras_vit.evaluation.classifier import evaluate

@@ -96,7 +96,7 @@ def predict_batches(network: Classifier, dataset: Any, rows: bool = False) -> It
     for images, targets in as_uint8(network, dataset):
         images, targets = np.asarray(images), np.asarray(targets)  # every backend takes these
         count, size = len(images), max(size, len(images))
-        # One batch size needs one compilation. So an incomplete batch is padded, and its padding is dropped again.
+        # An incomplete batch is padded, since each batch size is compiled; its padding is dropped again.
         images = np.pad(images, ((0, size - count),) + ((0, 0),) * (images.ndim - 1))
         found = np.asarray(network.predict_on_batch(images), "float32")[:count]
         yield found, targets if rows or targets.ndim == 1 else targets.argmax(axis=1)

@@ -54,11 +54,11 @@ def evaluate(
     check_takes_images(model)
     _check_output(model)
     real = None if real_labels is None else read_real_labels(real_labels)
-    dataset, names, examples = _prepared(model, data, split, batch_size, seed)
-    names = _agreed_names(model, names, class_names)
+    dataset, names, examples = _load_batches(model, data, split, batch_size, seed)
+    names = _check_class_names(model, names, class_names)
     if real is not None:
         check_imagenet(names)
-        numbers = image_numbers(examples)  # first, since the scores take minutes
+        numbers = image_numbers(examples)  # checked before the scores, which take minutes
     began = time.perf_counter()
     with report_missing_files(examples):
         result = measure_batches(predict_batches(model, dataset), names, output_spec(model).kind == "logits")
@@ -78,7 +78,7 @@ def _check_output(model: Classifier) -> None:
         )
 
 
-def _prepared(
+def _load_batches(
     model: Classifier, data: Any, split: str, batch_size: int, seed: int
 ) -> tuple[Any, Sequence[str] | None, Any]:
     """Batches of images and labels, and, if known, the names of the classes and the split."""
@@ -97,7 +97,7 @@ def _prepared(
     return dataset, source.class_names, source.split(split)
 
 
-def _agreed_names(model: Classifier, names: Sequence[str] | None, expected: Sequence[str] | None) -> Sequence[str]:
+def _check_class_names(model: Classifier, names: Sequence[str] | None, expected: Sequence[str] | None) -> Sequence[str]:
     classes = output_spec(model).size
     expected = names if expected is None else tuple(expected)
     names = expected if names is None else tuple(names)
@@ -108,9 +108,9 @@ def _agreed_names(model: Classifier, names: Sequence[str] | None, expected: Sequ
             f"Received: data with {len(names)} classes, {model.name!r} with {classes}."
         )
     if expected is not None and tuple(expected) != names:
-        ours, theirs = next(pair for pair in zip(expected, names, strict=True) if pair[0] != pair[1])
+        known, found = next(pair for pair in zip(expected, names, strict=True) if pair[0] != pair[1])
         raise ValueError(
             "the data must have the classes that the model was trained with, in the same order.\n"
-            f"Received: {theirs!r} where the model has {ours!r}."
+            f"Received: {found!r} where the model has {known!r}."
         )
     return names

@@ -1,7 +1,8 @@
-"""Features of every image of a split, which a model's head reads, computed once and kept on the disk.
+"""Features of every image of a split, the input of a model's head, computed once and cached on the disk.
 
-A file, `<fingerprint>.npz`, is written whole or not at all, so several processes may share a folder. A damaged or
-foreign file is made anew, with a warning.
+A file, `<fingerprint>.npz`, is written whole or not at all, so several processes may share a folder. The fingerprint
+covers layers, weights, preprocessing, the bytes of every file, and labels. Names of files and of the model do not
+count, so both may be moved. A damaged or foreign file is made anew, with a warning.
 """
 
 import concurrent.futures
@@ -35,12 +36,12 @@ from keras_vit.weights.read import scan
 
 DEFAULT_CACHE = "default"
 _BLOCK = 1 << 20  # bytes per read
-_FORMAT = 1  # version of the file; a new one makes every file anew
+_FORMAT = 1  # version of the file; a new one invalidates every file
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FeatureSet:
-    """The features of the images of a split, which a model's head reads.
+    """The features of the images of a split, the input of a model's head.
 
     Attributes:
         features: float32 `(n, D)`, in the order of the data.
@@ -54,11 +55,11 @@ class FeatureSet:
         right = self.features.ndim == 2 and len(self.features) == len(self.labels)
         if not right or not np.isfinite(self.features).all():
             raise ValueError(
-                "features must be one row of finite numbers for each label; NaN comes of damaged weights or images.\n"
+                "features must be one row of finite numbers for each label; NaN comes from damaged weights or images.\n"
                 f"Received: features of shape {self.features.shape}, {len(self.labels)} labels."
             )
 
-    def of(self, rows: np.ndarray) -> "FeatureSet":
+    def select(self, rows: np.ndarray) -> "FeatureSet":
         """The features of the examples with these numbers."""
         return FeatureSet(self.features[rows], self.labels[rows])
 
@@ -90,13 +91,13 @@ def image_features(
         TypeError: for another type of model.
 
     Warns:
-        UserWarning: if the file cannot be written, or what stands in its place cannot be read.
+        UserWarning: if the file cannot be written, or the existing one cannot be read.
     """
     check_positive_int("batch_size", batch_size)
     _check_model(model)
     examples = source.split(split)
     if cache is None:
-        return _computed(model, source, split, batch_size)
+        return _compute(model, source, split, batch_size)
     if not str(cache):
         raise ValueError("`cache` must be a folder, or `None` to keep no features.\nReceived: cache=''.")
     folder = features_dir() if cache == DEFAULT_CACHE else expand_path(cache)
@@ -104,8 +105,8 @@ def image_features(
         path = folder / f"{features_fingerprint(model, examples)}.npz"
     kept = _read(path, examples.size)
     if kept is None:
-        kept = _computed(model, source, split, batch_size)
-        _keep(path, kept)
+        kept = _compute(model, source, split, batch_size)
+        _store(path, kept)
     return kept
 
 
@@ -123,7 +124,7 @@ def _check_model(model: ImageModel) -> None:
         )
 
 
-def _computed(model: ImageModel, source: Source, split: str, batch_size: int) -> FeatureSet:
+def _compute(model: ImageModel, source: Source, split: str, batch_size: int) -> FeatureSet:
     from keras_vit.data import load_dataset
 
     network = inference_model(model)
@@ -137,8 +138,8 @@ def _computed(model: ImageModel, source: Source, split: str, batch_size: int) ->
 
 
 def _read(path: Path, count: int) -> FeatureSet | None:
-    """The features in a file; `None` if it is missing, and with a warning if it is not one that `_keep` wrote."""
-    if not os.path.lexists(path) or path.is_dir():  # where nothing can be kept, as `_keep` says
+    """The features in a file; `None` if it is missing, and with a warning if it is not one that `_store` wrote."""
+    if not os.path.lexists(path) or path.is_dir():  # `_store` warns of a folder
         return None
     try:
         held = {name: (entry.dtype.name, entry.shape) for name, entry in scan(path).entries.items()}
@@ -153,7 +154,7 @@ def _read(path: Path, count: int) -> FeatureSet | None:
         return None
 
 
-def _keep(path: Path, found: FeatureSet) -> None:
+def _store(path: Path, found: FeatureSet) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as part, open(part, "wb") as file:
@@ -168,7 +169,7 @@ def _keep(path: Path, found: FeatureSet) -> None:
 
 
 def features_fingerprint(model: ImageModel, split: Any) -> str:
-    """SHA-256 of everything that decides the features of a split.
+    """SHA-256 of all that decides the features of a split.
 
     Args:
         model: the `VisionTransformer` or `ResNet`.
@@ -185,7 +186,7 @@ def features_fingerprint(model: ImageModel, split: Any) -> str:
 
 
 def _examples(split: Any) -> Iterator[bytes]:
-    """Bytes that differ if the examples of a split or their order differ."""
+    """Bytes that identify the examples of a split and their order."""
     if hasattr(split, "paths"):
         with concurrent.futures.ThreadPoolExecutor() as pool:
             yield from pool.map(_digest, split.paths)

@@ -1,4 +1,4 @@
-"""ReaL labels: all the classes that people see in each of ImageNet's validation images (arXiv:2006.07159).
+"""ReaL labels: all classes that people see in each validation image of ImageNet (arXiv:2006.07159).
 
 `real.json` is a list of 50,000 lists of classes, in the order of the images' names. Images with an empty list are left
 out. A prediction is right if it is any class of its image.

@@ -1,4 +1,4 @@
-"""Figures of a classifier from its scores: accuracy, confusion, classes and calibration."""
+"""Metrics of a classifier from its scores: accuracy, confusion, classes and calibration."""
 
 import dataclasses
 import math
@@ -210,7 +210,7 @@ def _check_scores(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[
     if not np.isfinite(scores).all():
         first = before + np.argmin(np.isfinite(scores).all(axis=1))
         raise ValueError(
-            f"scores must be finite; NaN comes of damaged weights or images.\nReceived: example {first} has others."
+            f"scores must be finite; NaN comes from damaged weights or images.\nReceived: example {first} has others."
         )
 
 

@@ -23,9 +23,9 @@ _EPSILON = 1e-5  # added to the standard deviations
 # arXiv:2103.00020 tries 96 strengths in its linear probes.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 _MOST_STEPS = 1000  # of L-BFGS, as in the example of github.com/openai/CLIP
-# Up to so many numbers one thread computes. Several threads took 12 to 30 times as long, with 1,000 examples of 768
-# on two busy cores, since they waited for each other.
-_OF_ONE_THREAD = 2**24
+# Up to so many numbers one thread is used. With 1,000 examples of 768 numbers on two busy cores, several threads took
+# 12 to 30 times as long, since they waited for each other.
+_ONE_THREAD = 2**24
 NUM_NEIGHBORS = 20
 _TEMPERATURE = 0.07
 _MOST_NUMBERS = 2**24  # cosines at once: 64 MB
@@ -46,7 +46,7 @@ class LeastSquares:
     weights: np.ndarray
 
     def scores(self, features: np.ndarray) -> np.ndarray:
-        """Scores `(n, K)` of features `(n, D)`; the highest score tells the class."""
+        """Scores `(n, K)` of features `(n, D)`; the highest score is the class."""
         return _whitened(features, self.mean, self.deviation) @ self.weights
 
 
@@ -136,7 +136,7 @@ def fit_logistic(features: np.ndarray, labels: np.ndarray, strength: float) -> L
         ValueError: for examples of one class.
 
     Warns:
-        UserWarning: if 1,000 steps did not suffice.
+        UserWarning: if it has not converged after 1,000 steps.
     """
     check_installed("sklearn", "it fits the linear probe", "data")
     from sklearn.exceptions import ConvergenceWarning
@@ -148,13 +148,13 @@ def fit_logistic(features: np.ndarray, labels: np.ndarray, strength: float) -> L
     mean, deviation = features.mean(axis=0), features.std(axis=0)
     deviation = np.where(deviation > 0, deviation, 1.0)
     regression = LogisticRegression(C=strength, max_iter=_MOST_STEPS)
-    threads = 1 if features.size <= _OF_ONE_THREAD else None
+    threads = 1 if features.size <= _ONE_THREAD else None
     with warnings.catch_warnings(), threadpool_limits(threads):
         warnings.simplefilter("ignore", ConvergenceWarning)
         regression.fit((features - mean) / deviation, labels)
     if regression.n_iter_.max() >= _MOST_STEPS:
         warnings.warn(
-            f"a linear probe of strength {strength:g} is not at its end after {_MOST_STEPS:,} steps.", stacklevel=2
+            f"a linear probe of strength {strength:g} has not converged after {_MOST_STEPS:,} steps.", stacklevel=2
         )
     return Logistic(mean, deviation, regression)
 

@@ -1,4 +1,4 @@
-"""`probe`, which measures features by a small classifier on them; the model itself is not trained."""
+"""`probe`, which measures a model's features by a small classifier on them; the model is not trained."""
 
 import dataclasses
 import time
@@ -185,7 +185,7 @@ def probe(
         num_neighbors: number of votes, for `"knn"`.
         batch_size: images at once; the results do not depend on it.
         seed: divides data without splits.
-        cache: folder that keeps the features, by default `features` beside the downloaded weights; `None` keeps none.
+        cache: folder of cached features, by default `features` in the folder of downloaded weights; `None` for none.
 
     Returns:
         A `Probe`.
@@ -213,43 +213,43 @@ def probe(
     def read(split: str) -> FeatureSet:
         return image_features(model, source, split, batch_size=batch_size, cache=cache)
 
-    known, asked = read(train_split), read(test_split)
+    train, test = read(train_split), read(test_split)
     skipped: tuple[int, ...] = ()
     if kind == "fewshot":
-        chosen = _usable_shots(source, known.labels, shots)
+        chosen = _usable_shots(source, train.labels, shots)
         skipped = tuple(set(SHOTS) - set(chosen)) if shots is None else ()
-        trials = _fewshot(known, asked, len(source.class_names), chosen, seeds)
+        trials = _fewshot(train, test, len(source.class_names), chosen, seeds)
     elif kind == "linear":
-        trials = [_linear(asked, *_strength_sets(source, taken, known, read, seed))]
+        trials = [_linear(test, *_strength_sets(source, taken, train, read, seed))]
     else:
-        trials = [_knn(known, asked, len(source.class_names), num_neighbors)]
-    counts = len(known.labels), len(asked.labels)
+        trials = [_knn(train, test, len(source.class_names), num_neighbors)]
+    counts = len(train.labels), len(test.labels)
     seconds = time.perf_counter() - began
     return Probe(kind, source.class_names, tuple(trials), *counts, tuple(sorted(skipped)), seconds)
 
 
 def _fewshot(
-    known: FeatureSet, asked: FeatureSet, classes: int, shots: Sequence[int], seeds: Sequence[int]
+    train: FeatureSet, test: FeatureSet, classes: int, shots: Sequence[int], seeds: Sequence[int]
 ) -> list[Trial]:
     trials = []
     for count in shots:
         for seed in seeds:
-            rows = choose_shots(known.labels, classes, count, seed)
-            fitted = fit_least_squares(known.features[rows], known.labels[rows], classes)
-            predictions = fitted.scores(asked.features).argmax(axis=1)
-            trials.append(Trial(asked.labels, predictions, shots=count, seed=seed))
+            rows = choose_shots(train.labels, classes, count, seed)
+            fitted = fit_least_squares(train.features[rows], train.labels[rows], classes)
+            predictions = fitted.scores(test.features).argmax(axis=1)
+            trials.append(Trial(test.labels, predictions, shots=count, seed=seed))
     return trials
 
 
-def _linear(asked: FeatureSet, fitted: FeatureSet, held: FeatureSet, whole: FeatureSet) -> Trial:
+def _linear(test: FeatureSet, fitted: FeatureSet, held: FeatureSet, whole: FeatureSet) -> Trial:
     strength = choose_strength((fitted.features, fitted.labels), (held.features, held.labels))
-    predictions = fit_logistic(whole.features, whole.labels, strength).predict(asked.features)
-    return Trial(asked.labels, predictions, settings={"strength": strength})
+    predictions = fit_logistic(whole.features, whole.labels, strength).predict(test.features)
+    return Trial(test.labels, predictions, settings={"strength": strength})
 
 
-def _knn(known: FeatureSet, asked: FeatureSet, classes: int, num_neighbors: int) -> Trial:
-    scores = neighbor_scores(known.features, known.labels, asked.features, classes, num_neighbors)
-    return Trial(asked.labels, scores.argmax(axis=1), settings={"neighbours": num_neighbors})
+def _knn(train: FeatureSet, test: FeatureSet, classes: int, num_neighbors: int) -> Trial:
+    scores = neighbor_scores(train.features, train.labels, test.features, classes, num_neighbors)
+    return Trial(test.labels, scores.argmax(axis=1), settings={"neighbours": num_neighbors})
 
 
 def shots_in_words(shots: int | None) -> str:
@@ -258,16 +258,16 @@ def shots_in_words(shots: int | None) -> str:
 
 
 def _strength_sets(
-    source: Source, taken: set[str], known: FeatureSet, read: Callable[[str], FeatureSet], seed: int
+    source: Source, taken: set[str], train: FeatureSet, read: Callable[[str], FeatureSet], seed: int
 ) -> tuple[FeatureSet, FeatureSet, FeatureSet]:
     """Three sets: to fit each strength, to choose one, and to fit the final probe."""
     if source.sizes.get("validation") and "validation" not in taken:
         held = read("validation")
-        both = np.concatenate([known.features, held.features]), np.concatenate([known.labels, held.labels])
-        return known, held, FeatureSet(*both)
-    parts = divide(known.labels, seed)
+        both = np.concatenate([train.features, held.features]), np.concatenate([train.labels, held.labels])
+        return train, held, FeatureSet(*both)
+    parts = divide(train.labels, seed)
     held_back = np.concatenate([parts["validation"], parts["test"]])
-    return known.of(parts["train"]), known.of(held_back), known
+    return train.select(parts["train"]), train.select(held_back), train
 
 
 def _usable_shots(source: Source, labels: np.ndarray, shots: Sequence[int] | None) -> list[int]:

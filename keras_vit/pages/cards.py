@@ -122,7 +122,7 @@ def write_card(folder: str | os.PathLike, card: Card) -> None:
         )
         return
     with atomic_write(path) as part:
-        Path(part).write_text(text + _mark_of(text), "utf-8")
+        Path(part).write_text(text + _edit_mark(text), "utf-8")
 
 
 def read_card(folder: str | os.PathLike) -> str:
@@ -158,7 +158,7 @@ def with_field(text: str, name: str, value: str) -> str:
     return re.sub(rf"^{re.escape(name)}: .*$", lambda _: line, head, count=1, flags=re.MULTILINE) + end + body
 
 
-def _mark_of(text: str) -> str:
+def _edit_mark(text: str) -> str:
     return _MARK.format(hashlib.sha256(text.encode()).hexdigest())
 
 
@@ -167,8 +167,8 @@ def _is_as_written(path: Path) -> bool:
         text = read_regular(path, _MOST_BYTES).decode("utf-8")
     except (OSError, ValueError):
         return False
-    length = len(_mark_of(""))
-    return text[-length:] == _mark_of(text[:-length])
+    length = len(_edit_mark(""))
+    return text[-length:] == _edit_mark(text[:-length])
 
 
 # Sections in Markdown
@@ -196,13 +196,13 @@ def preprocessing_section(record: Mapping[str, Any], who: str = "`model.preproce
 
 
 def facts_section(facts: Mapping[str, tuple[str, str]]) -> str:
-    """A table of what no tensor tells, and who said it of the weights that the model began with; empty without any."""
+    """A table of facts that no tensor has, with their source, for the weights that training started from; or empty."""
     rows = [(f"`{name}`", markdown_text(value), markdown_text(who)) for name, (value, who) in facts.items()]
     return "Of the weights that the model began with.\n\n" + table(("what", "value", "said by"), rows) if rows else ""
 
 
 def licence_words(facts: Mapping[str, tuple[str, str]]) -> str:
-    """The licence of a card: not chosen yet, and that of the weights that the model began with."""
+    """The licence of a card: not chosen yet, and that of the weights that training started from."""
     began = f" Those it began with are under {facts['licence'][0]}." if "licence" in facts else ""
     return NOT_CHOSEN + began
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 WIDTH = 79  # letters of a line, so that none wraps in 80 columns
-_NAME = 10  # letters of a fact's name and the space behind it
+_NAME = 10  # letters of a fact's name and the space after it
 _NUMBER = re.compile(r"-|none|[\d.,]+(e[-+]\d+)?%?")
 _FULL_WIDTH = 0xFEE0  # distance of an ASCII character to its full-width form
 _FORMULAS = ("\t", "\r", *(chr(ord(each) + width) for each in "=+-@" for width in (0, _FULL_WIDTH)))
@@ -73,11 +73,11 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_facts(name: str, text: str, indent: int = _NAME) -> Iterator[str]:
-    """Lines that tell a fact: its name, and the text in a column of its own. A word that is too long stays whole.
+    """Lines of a fact: its name, and the text in a second column. A word that is too long stays whole.
 
     Args:
         name: of at most `indent - 1` letters.
-        text: what is said, broken at its spaces.
+        text: of the fact, wrapped at its spaces.
         indent: letters before the text.
     """
     lines = textwrap.wrap(text, WIDTH - indent, break_long_words=False, break_on_hyphens=False) or [""]
@@ -117,14 +117,14 @@ def duration(seconds: float | None) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """The time of day in so many seconds, as `14:32`, with the day where that is another one."""
+    """The time of day after so many seconds, as `14:32`, with the date if it is another day."""
     now = datetime.datetime.now()
     end = now + datetime.timedelta(seconds=seconds)
     return f"{end:%H:%M}" if end.date() == now.date() else f"{end:%Y-%m-%d %H:%M}"
 
 
 def plural(number: int, name: str) -> str:
-    """A number of things, as `1 part` and `1,200 parts`."""
+    """A number with a noun, as `1 part` and `1,200 parts`."""
     return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 

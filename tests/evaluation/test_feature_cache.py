@@ -14,7 +14,7 @@ from photos import make_photos
 import keras_vit
 from keras_vit.data import open_source
 from keras_vit.evaluation import FeatureSet, image_features
-from keras_vit.evaluation.feature_cache import _keep, _read, features_fingerprint
+from keras_vit.evaluation.feature_cache import _read, _store, features_fingerprint
 from keras_vit.model.precision import in_precision
 from keras_vit.weights.download import verify_cache
 from keras_vit.weights.download.environment import features_dir
@@ -205,7 +205,7 @@ def test_file_is_whole_whoever_writes_and_reads_at_once(tmp_path):
     """Two writers, and a reader that finds nothing yet or all of it; `atomic_write` is the same for processes."""
     path, kept = tmp_path / "x.npz", FeatureSet(np.ones((500, 7), "float32"), np.zeros(500, "int64"))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        written = [pool.submit(_keep, path, kept) for _ in range(20)]
+        written = [pool.submit(_store, path, kept) for _ in range(20)]
         while not all(each.done() for each in written):
             assert not path.exists() or _read(path, 500) is not None
     assert [each.exception() for each in written] == [None] * 20
