@@ -1,4 +1,8 @@
-"""The same model again, with weights of its own: for another image size, or in another precision."""
+"""The same model again, with weights of its own: for another image size, or in another precision.
+
+New variables get their first value from a file or another model instead of an initializer. So a model is neither drawn
+at random first nor held twice.
+"""
 
 import contextlib
 import functools
@@ -41,7 +45,7 @@ def uninitialized_variables() -> Iterator[None]:
 
 
 def initialize_variables(variables: dict, tensors: dict, copy: Callable[[Any], np.ndarray] = float32_copy) -> None:
-    """Gives each uninitialized variable the array of the same key, and lets go of the array.
+    """Gives each uninitialized variable the array of the same key, and drops the array.
 
     Args:
         variables: without values, by a key.

@@ -69,7 +69,7 @@ def _values(model: keras.Model) -> list:
 
 
 def _is_compiled_for(model: keras.Model, x: Any) -> bool:
-    """Whether a model's network has its weights of now, and takes batches like `x`."""
+    """Whether a model's network has the current weights, and takes batches like `x`."""
     import openvino
 
     compiled, before, now = model.ov_compiled_model, _COMPILED_FOR.get(model, []), _values(model)
@@ -276,7 +276,7 @@ class ReplicatedModel(HookedModel):
     """Takes Keras' steps for one device, and for several those in which each image of a batch counts once.
 
     It stands before `keras.Model` among the bases of a model, and is none itself: Keras makes the bases of a functional
-    model functional for good, so that one of another kind could not have them.
+    model functional permanently, so that a model of another kind could not have them.
     """
 
     train_function: Any  # Keras sets them in `compile`
@@ -386,7 +386,7 @@ def _build_variables_first(model: keras.Model, steps: Callable[[Any], Any]) -> C
 def _move_into_tensorflow(variables: Iterable[Variable]) -> None:
     """Copies variables on the CPU into memory of TensorFlow.
 
-    One that was assigned an array of NumPy may share its memory. TensorFlow writes into no such memory, and so copies
+    A variable that was assigned an array of NumPy may share its memory. TensorFlow does not write into it, and copies
     the variable at its first update.
     """
     import tensorflow as tf

@@ -195,11 +195,11 @@ def _is_one_replica() -> bool:
 
 
 def pad_batch(x: Any, y: Any, sample_weight: Any, mean: Any, multiple: int = 1) -> tuple[Any, Any, Any]:
-    """This device's images, at least one and as many as are a multiple: more have a sample weight of 0.
+    """Pads this device's images to a multiple, at least one; padded images have a sample weight of 0.
 
-    They are the last image again, or zeros. The others' weights are such that the means over what each device has then
-    add up to the mean over the batch. Losses of layers and regularisers, which have no sample weights, stay as they
-    are.
+    They repeat the last image, or are zeros. The other weights are such that the means of all devices add up to that
+    of the batch. Losses of layers and regularisers, which have no sample weights, are
+    unchanged.
 
     Args:
         mean: of images, as `replica_share` gives it.

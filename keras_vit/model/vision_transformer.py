@@ -79,7 +79,7 @@ def vision_transformers_in(model: keras.Model) -> list[VisionTransformer]:
 
 
 def backbone_of(model: keras.Model) -> VisionTransformer | None:
-    """A `VisionTransformer` of the layers that a flat graph has, up to the last of ours; it shares their weights.
+    """A `VisionTransformer` of the layers of this package in a flat graph; it shares their weights.
 
     Returns:
         A model from the input of `model`, with a config that is read off the layers and without preprocessing; `None`
@@ -94,7 +94,7 @@ def backbone_of(model: keras.Model) -> VisionTransformer | None:
 
 
 def _end(model: keras.Model) -> Tensor:
-    """The output of the last layer of ours that stands directly behind others of ours."""
+    """The output of the last layer of this package that directly follows others of this package."""
     average = layer_named(model, "average")
     if average is not None:
         return average.output

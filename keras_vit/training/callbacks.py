@@ -101,7 +101,7 @@ class NonFiniteGuard(keras.callbacks.Callback):
         good = self.last_good() if callable(self.last_good) else self.last_good
         scale = "" if self._scale is None else f", loss scale {self._scale:.3g}"
         several = self.model.steps_per_execution > 1
-        kept = "no such step has changed a weight" if several else "the weights are those from before this step"
+        kept = "no diverged step has changed a weight" if several else "the weights are those from before this step"
         raise TrainingDivergedError(
             f"training diverged: a loss or gradient is not finite; {kept}.\n"
             f"Received: {what}; step {step}, learning rate {rate_at(optimizer, step - 1):.3g}{scale}; "

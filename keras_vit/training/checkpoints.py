@@ -1,6 +1,6 @@
-"""The callback that saves a training as it goes, and takes it up again where it stopped, in the midst of an epoch.
+"""The callback that saves a training as it goes, and resumes it where it stopped, also within an epoch.
 
-What another process had of an epoch is skipped: `fit` counts these steps, and nothing is computed or read. So all
+Steps of an epoch that another process made are skipped: `fit` counts them, and nothing is computed or read. So all
 other callbacks see whole epochs.
 """
 
@@ -169,7 +169,7 @@ class Checkpoints(keras.callbacks.Callback):
             self._sums, self._examples = list(self._metrics()), examples_of(self.model)  # validation sets them to zero
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Leaves in the midst of a validation, with what training came to."""
+        """Leaves within a validation if a signal came, and saves the state of training."""
         if self._sums is not None and (request := all_reduce_max(self._signals.received or 0)):
             for callback in self.also:
                 getattr(callback, "settle", _nothing)()
@@ -191,7 +191,7 @@ class Checkpoints(keras.callbacks.Callback):
         self.close()
 
     def close(self) -> None:
-        """Waits for what is being written, and lets signals and folder go.
+        """Waits for the checkpoint that is being written, and releases signals and folder.
 
         `fit` of this package's models does it. After an error in `fit` of another model it must be called.
         """
@@ -212,7 +212,7 @@ class Checkpoints(keras.callbacks.Callback):
         check_facts(self.found, self.fingerprint)
 
     def discard(self) -> None:
-        """Removes all checkpoints with their folder, once the run has come to its end; files of others stay."""
+        """Removes all checkpoints with their folder, once the run has ended; other files stay."""
         self._folder.discard()
 
     def _stop_skipping(self) -> None:
@@ -388,8 +388,8 @@ def steps_per_call(model: keras.Model) -> int:
 class SkippedSteps:
     """Stands in for `model.train_function` until the steps that were made before are passed.
 
-    It computes nothing and gives the logs of the last of them, as a GAN's losses, which are no metrics. Data that do
-    not begin where the checkpoint is are drawn, and must have as many examples as were used.
+    It computes nothing and repeats the last logs, as a GAN's losses, which are no metrics. Data that do not begin
+    where the checkpoint is are drawn, and must have as many examples as were used.
     """
 
     def __init__(self, model: keras.Model, checkpoint: Checkpoint, draws: bool) -> None:
@@ -485,12 +485,12 @@ class StopSignals:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        if self._fd_before != -1:  # somebody's event loop, which needs it more
+        if self._fd_before != -1:  # of an event loop, which keeps it
             signal.set_wakeup_fd(self._fd_before)
         threading.Thread(target=_leave_at_second, args=(self._read,), daemon=True).start()
 
     def close(self) -> None:
-        """Gives the signals back to whom they belonged."""
+        """Restores the earlier handlers of the signals."""
         if not self._before or threading.current_thread() is not threading.main_thread():
             return
         for number, handler in self._before.items():

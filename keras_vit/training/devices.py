@@ -121,7 +121,7 @@ def _elsewhere(kind: str, precision: str) -> Devices:
         )
     why = "asked for"
     if precision == "auto":
-        unknown = "float32", f"{backend}'s devices are not looked at"
+        unknown = "float32", f"{backend}'s devices are not checked"
         precision, why = _fast_on_jax() if backend == "jax" else unknown
     return Devices("one", precision, 1, f"one: the {backend} backend has no strategies; {precision}: {why}")
 

@@ -243,7 +243,7 @@ def _means(x: Tensor, cells: int, axis: int) -> Tensor:
 
 
 def _mean_of_each(x: Tensor) -> Tensor:
-    """`(B, N)`: the mean of what there is of each patch."""
+    """`(B, N)`: the mean over the numbers of each patch."""
     return ops.mean(x, axis=tuple(range(2, len(x.shape)))) if len(x.shape) > 2 else x
 
 

@@ -577,7 +577,7 @@ class AdamW(GuardedOptimizer):
 
 
 def _layout_of(variable: Variable) -> Any:
-    """How a variable is spread over several devices of JAX; `None` elsewhere."""
+    """How a variable is sharded over several devices of JAX; `None` elsewhere."""
     sharding = getattr(variable.value, "sharding", None)
     return sharding if sharding is not None and len(sharding.device_set) > 1 else None
 
@@ -609,7 +609,7 @@ def steps_of(optimizer: keras.optimizers.Optimizer) -> int:
 
 
 def rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
-    """The learning rate of a step, counted from 0; without a schedule, that of now."""
+    """The learning rate of a step, counted from 0; without a schedule, the current one."""
     iterations = optimizer.iterations
     counts = isinstance(iterations, keras.Variable)  # not of an optimizer of Keras that accumulates gradients
     with keras.StatelessScope(state_mapping=[(iterations, ops.cast(step, iterations.dtype))] if counts else None):

@@ -1,7 +1,7 @@
-"""How a model's weights are spread over devices: `keras_vit.layout_map`, for `keras.distribution.ModelParallel`.
+"""How a model's weights are sharded over devices: `keras_vit.layout_map`, for `keras.distribution.ModelParallel`.
 
 Keras lays a weight out as it is made, so the map must be there before the model. It is made from the paths and shapes
-of a twin that is wired without values, which takes no memory.
+of a twin that is built without values, which takes no memory.
 """
 
 import math

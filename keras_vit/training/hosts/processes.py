@@ -161,7 +161,7 @@ def check_place(names: tuple[str, str], count: str, index: str) -> tuple[int, in
     """The numbers in two variables: how many processes there are, and which of them this is.
 
     Raises:
-        ValueError: for what are no such numbers.
+        ValueError: for other values.
     """
     numbers = [int(text) if text.isascii() and text.isdecimal() else -1 for text in (count, index)]
     if not 0 <= numbers[1] < numbers[0]:
@@ -184,7 +184,7 @@ def rendezvous(
     """Returns in every process once all have connected with the same options, before JAX connects them.
 
     JAX's own connection aborts where one process waits in vain. Here the first process listens at the address, the
-    others send their number and options, and a fault is an error in all of them within `WAIT` seconds.
+    others send their number and options, so every process reports the same error within `WAIT` seconds.
 
     Args:
         host: of the first process.
@@ -260,7 +260,7 @@ def _receive(
 def _accept(connection: socket.socket, own: dict[str, Any], joined: dict, differs: Callable) -> str | None:
     """Takes in a process; gives the fault if it cannot train with this one."""
     message = _read(connection, time.monotonic() + 1)
-    if message is None or not _is_whole(message):  # somebody else's
+    if message is None or not _is_whole(message):  # of another program
         connection.close()
         return None
     index = message["index"]
@@ -310,7 +310,7 @@ def _join(host: str, port: int, message: dict[str, Any], until: float) -> None:
                 answer = _read(connection, until)
                 # A port where nobody listens can be this end too: then it reads its own words.
                 answer = answer if answer is not None and "fault" in answer else None
-                fault = "somebody else answers, or the first process has ended"
+                fault = "another program answers, or the first process has ended"
         except OSError as error:
             fault = error.strerror or error
         if answer is None:

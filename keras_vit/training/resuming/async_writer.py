@@ -40,10 +40,10 @@ class AsyncWriter:
         """Whether the last one is still being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, pieces: Iterable[Shard], facts: dict[str, Any], mark: str) -> None:
-        """Begins to write `pieces`, of values that nobody changes; they are made in the thread."""
+    def start(self, shards: Iterable[Shard], facts: dict[str, Any], mark: str) -> None:
+        """Begins to write `shards`, of values that nobody changes; they are made in the thread."""
         self.wait()
-        self._thread = threading.Thread(target=self._write, args=(pieces, facts, mark))
+        self._thread = threading.Thread(target=self._write, args=(shards, facts, mark))
         self._thread.start()
 
     def wait(self) -> None:
@@ -59,15 +59,15 @@ class AsyncWriter:
         if fault is not None:
             warnings.warn(fault, UserWarning, stacklevel=3)
 
-    def _write(self, pieces: Iterable[Shard], facts: dict[str, Any], mark: str) -> None:
+    def _write(self, shards: Iterable[Shard], facts: dict[str, Any], mark: str) -> None:
         where = f"step {facts['step']} in {self._folder.path}"
         last = f"the last good one is {self.path}" if self.path else "there is none of this run before it"
         time.sleep(_HANDED_BACK)
         try:
-            pieces = list(pieces)
-            name = not_finite(piece for piece in pieces if not piece.name.startswith(f"{METRICS}/"))
+            shards = list(shards)
+            name = not_finite(shard for shard in shards if not shard.name.startswith(f"{METRICS}/"))
             if name is None:
-                self.path = self._folder.save(pieces, facts, mark)
+                self.path = self._folder.save(shards, facts, mark)
             else:
                 self._fault = f"no checkpoint of {where}: {name} is not finite; {last}."
         except Exception as error:

@@ -40,7 +40,7 @@ class Checkpoint:
     Attributes:
         path: its folder.
         facts: what was saved besides the variables, as JSON has it.
-        variables: of each variable by name its pieces, with the file of each.
+        variables: of each variable by name its shards, with the file of each.
     """
 
     path: Path
@@ -48,28 +48,28 @@ class Checkpoint:
     variables: dict[str, list[dict[str, Any]]]
 
     def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
-        """The values of a variable, or of the part that `index` cuts out of it, whoever wrote which part."""
-        pieces = self.variables[name]
-        if len(pieces) == 1 and index is None:
-            return self._values(pieces[0])
-        shape = np.max([np.add(piece["start"], piece["shape"]) for piece in pieces], axis=0)
+        """The values of a variable, or of the part that `index` cuts out of it; several processes may have written it."""
+        shards = self.variables[name]
+        if len(shards) == 1 and index is None:
+            return self._values(shards[0])
+        shape = np.max([np.add(shard["start"], shard["shape"]) for shard in shards], axis=0)
         wanted = [
             part.indices(size)[:2] for part, size in zip(index or (slice(None),) * len(shape), shape, strict=True)
         ]
         found: Any = None
-        for piece in pieces:
-            ends = zip(piece["start"], np.add(piece["start"], piece["shape"]), wanted, strict=True)
+        for shard in shards:
+            ends = zip(shard["start"], np.add(shard["start"], shard["shape"]), wanted, strict=True)
             both = [(max(start, low), min(stop, high)) for start, stop, (low, high) in ends]
             if all(low < high for low, high in both):
-                values = self._values(piece)
+                values = self._values(shard)
                 found = np.empty([high - low for low, high in wanted], values.dtype) if found is None else found
                 into = tuple(slice(a - low, b - low) for (a, b), (low, _) in zip(both, wanted, strict=True))
-                out_of = tuple(slice(a - at, b - at) for (a, b), at in zip(both, piece["start"], strict=True))
+                out_of = tuple(slice(a - at, b - at) for (a, b), at in zip(both, shard["start"], strict=True))
                 found[into] = values[out_of]
         return found
 
-    def _values(self, piece: dict[str, Any]) -> np.ndarray:
-        return read_shard(self.path / piece["file"], piece)
+    def _values(self, shard: dict[str, Any]) -> np.ndarray:
+        return read_shard(self.path / shard["file"], shard)
 
 
 class CheckpointFolder:
@@ -150,11 +150,11 @@ class CheckpointFolder:
             )
         return found
 
-    def save(self, pieces: Iterable[Shard], facts: dict[str, Any], mark: str = "0") -> Path:
+    def save(self, shards: Iterable[Shard], facts: dict[str, Any], mark: str = "0") -> Path:
         """Writes one checkpoint: all of it, or nothing.
 
         Args:
-            pieces: those of this process.
+            shards: those of this process.
             facts: ready for JSON, with the ints `step` and `epoch`; the same in every process.
             mark: the same in every process that saves, and another in each run, so that nobody waits for a file that
                 a killed run left.
@@ -171,7 +171,7 @@ class CheckpointFolder:
         try:
             part.mkdir(parents=True, exist_ok=self.processes > 1)
             file = part / f"process-{self.process:05d}.safetensors"
-            record = write_shards(file, pieces)
+            record = write_shards(file, shards)
             if self.processes > 1:
                 _write_json(part / f"{file.stem}.json", record)
             if self.process == 0:
@@ -185,7 +185,7 @@ class CheckpointFolder:
         return self.path / name
 
     def discard(self) -> None:
-        """Removes the checkpoints, the newest last, and the folder; a link stays, and so does what is somebody else's.
+        """Removes the checkpoints, the newest last, and the folder; a link and other files stay.
 
         The first process does it.
         """
@@ -283,9 +283,9 @@ def _opened(path: Path, all_of_it: bool = True) -> tuple[Checkpoint | None, str 
         for name, facts in record["files"].items():
             if all_of_it and (fault := find_damage(path / name, facts)) is not None:
                 return None, fault
-            for piece in facts["pieces"]:
-                variables.setdefault(piece["name"], []).append(piece | {"file": name})
-    except (KeyError, TypeError, ValueError):  # of a manifest that somebody else made
+            for shard in facts["pieces"]:
+                variables.setdefault(shard["name"], []).append(shard | {"file": name})
+    except (KeyError, TypeError, ValueError):  # of a manifest of another program
         return None, f"{_MANIFEST} is of another format"
     return Checkpoint(path, record["facts"], variables), None
 

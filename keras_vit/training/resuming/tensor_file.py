@@ -40,12 +40,12 @@ class Shard:
         return f"{self.name}@{','.join(map(str, self.start))}" if any(self.start) else self.name
 
 
-def write_shards(path: Path, pieces: Iterable[Shard]) -> dict[str, Any]:
+def write_shards(path: Path, shards: Iterable[Shard]) -> dict[str, Any]:
     """Writes a new file and waits until it is on the disk.
 
     Args:
         path: where nothing is yet.
-        pieces: each with a name and a start of its own.
+        shards: each with a name and a start of its own.
 
     Returns:
         What a manifest says of the file: `bytes`, `header` (checksum of what comes before the arrays) and `pieces`,
@@ -53,18 +53,18 @@ def write_shards(path: Path, pieces: Iterable[Shard]) -> dict[str, Any]:
 
     Raises:
         OSError: as on a full disk.
-        ValueError: for two pieces of one name and start, or values of a type that has no code.
+        ValueError: for two shards of one name and start, or values of a type that has no code.
     """
-    pieces = list(pieces)
-    header = _header(pieces)
+    shards = list(shards)
+    header = _header(shards)
     records, offset = [], len(header)
     with open(path, "xb") as file:
         file.write(header)
-        for piece in pieces:
-            content: Any = np.ascontiguousarray(piece.array).reshape(-1).view("uint8")
+        for shard in shards:
+            content: Any = np.ascontiguousarray(shard.array).reshape(-1).view("uint8")
             file.write(content)
-            facts: dict[str, Any] = {"name": piece.name, "start": list(piece.start), "shape": list(piece.array.shape)}
-            facts |= {"dtype": piece.array.dtype.name, "offset": offset, "checksum": zlib.crc32(content)}
+            facts: dict[str, Any] = {"name": shard.name, "start": list(shard.start), "shape": list(shard.array.shape)}
+            facts |= {"dtype": shard.array.dtype.name, "offset": offset, "checksum": zlib.crc32(content)}
             records.append(facts)
             offset += len(content)
         file.flush()
@@ -84,32 +84,32 @@ def find_damage(path: Path, facts: dict[str, Any]) -> str | None:
         if size != facts["bytes"]:
             return f"{path.name} has {size:,} bytes instead of {facts['bytes']:,}"
         with open(path, "rb") as file:
-            first = min((piece["offset"] for piece in facts["pieces"]), default=size)
+            first = min((shard["offset"] for shard in facts["pieces"]), default=size)
             if _checksum(file, first) != facts["header"]:
                 return f"the header of {path.name} has changed"
-            for piece in facts["pieces"]:
-                file.seek(piece["offset"])
-                if _checksum(file, _size(piece)) != piece["checksum"]:
-                    return f"{piece['name']} in {path.name} has changed"
+            for shard in facts["pieces"]:
+                file.seek(shard["offset"])
+                if _checksum(file, _size(shard)) != shard["checksum"]:
+                    return f"{shard['name']} in {path.name} has changed"
     except OSError as error:
         return f"{path.name}: {error.strerror or error}"
     return None
 
 
-def read_shard(path: Path, piece: dict[str, Any]) -> np.ndarray:
-    """The values of one piece, as its record says.
+def read_shard(path: Path, shard: dict[str, Any]) -> np.ndarray:
+    """The values of one shard, as its record says.
 
     Raises:
         ValueError: if they are not those that were written.
         OSError: if the file cannot be read.
     """
-    content: Any = np.empty(_size(piece), "uint8")
+    content: Any = np.empty(_size(shard), "uint8")
     with open(path, "rb") as file:
-        file.seek(piece["offset"])
+        file.seek(shard["offset"])
         read = file.readinto(content)
-    if read != content.size or zlib.crc32(content) != piece["checksum"]:
-        raise ValueError(f"a checkpoint must be as it was written.\nReceived: {path}, in which {piece['name']} is not.")
-    return content.view(dtype_of(piece["dtype"])).reshape(piece["shape"])
+    if read != content.size or zlib.crc32(content) != shard["checksum"]:
+        raise ValueError(f"a checkpoint must be as it was written.\nReceived: {path}, in which {shard['name']} is not.")
+    return content.view(dtype_of(shard["dtype"])).reshape(shard["shape"])
 
 
 def dtype_of(name: str) -> np.dtype:
@@ -122,27 +122,27 @@ def dtype_of(name: str) -> np.dtype:
         return np.dtype(getattr(ml_dtypes, name))
 
 
-def _header(pieces: Sequence[Shard]) -> bytes:
-    """The length of the JSON in 8 bytes and the JSON, such that what follows lies at a multiple of 8."""
+def _header(shards: Sequence[Shard]) -> bytes:
+    """The length of the JSON in 8 bytes and the JSON, padded so that the arrays begin at a multiple of 8."""
     entries: dict[str, Any] = {}
     offset = 0
-    for piece in pieces:
-        code = _CODES.get(piece.array.dtype.name)
-        if code is None or piece.key in entries or sys.byteorder != "little":
+    for shard in shards:
+        code = _CODES.get(shard.array.dtype.name)
+        if code is None or shard.key in entries or sys.byteorder != "little":
             raise ValueError(
-                "a piece must have a name of its own and numbers of a known type.\n"
-                f"Received: {piece.key!r} of {piece.array.dtype}."
+                "a shard must have a unique name and a known data type.\n"
+                f"Received: {shard.key!r} of {shard.array.dtype}."
             )
-        ends = [offset, offset + piece.array.nbytes]
-        entries[piece.key] = {"dtype": code, "shape": list(piece.array.shape), "data_offsets": ends}
+        ends = [offset, offset + shard.array.nbytes]
+        entries[shard.key] = {"dtype": code, "shape": list(shard.array.shape), "data_offsets": ends}
         offset = ends[1]
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def _size(piece: Mapping[str, Any]) -> int:
-    return int(np.prod(piece["shape"], dtype="int64")) * dtype_of(piece["dtype"]).itemsize
+def _size(shard: Mapping[str, Any]) -> int:
+    return int(np.prod(shard["shape"], dtype="int64")) * dtype_of(shard["dtype"]).itemsize
 
 
 def _checksum(file: BinaryIO, size: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The variables of a model and its optimizer: to the host as pieces, and back, however they lie on devices.
+"""The variables of a model and its optimizer: to the host as shards and back, however they are sharded.
 
 A variable is known by its place in the list, since Keras' paths depend on what else was built in a process. Shapes and
 types must be equal, so nothing is skipped or put elsewhere.
@@ -25,7 +25,7 @@ _MOST_SHOWN = 8  # differences in an error
 class StateReader:
     """Takes the values of variables as they are at one moment, which later steps do not change.
 
-    On the host they are views: TensorFlow and JAX write elsewhere while somebody else holds a buffer. Where the
+    On the host they are views: TensorFlow and JAX write elsewhere while a buffer is held. Where the
     variables of a group lie is looked up once, as that takes a third of the time.
     """
 
@@ -40,13 +40,13 @@ class StateReader:
             variables: in an order that another process has too.
         """
         if keras.backend.backend() == "jax":
-            return _pieces_of_shards(group, [_shards(variable) for variable in variables])
+            return _shards_of_jax(group, [_jax_shards(variable) for variable in variables])
         if keras.backend.backend() != "tensorflow":
-            return _pieces(group, [[np.array(keras.ops.convert_to_numpy(each), copy=True)] for each in variables])
+            return _host_shards(group, [[np.array(keras.ops.convert_to_numpy(each), copy=True)] for each in variables])
         known, read = self._known.get(group, ((), None))
         if read is None or len(known) != len(variables) or not all(map(operator.is_, known, variables)):
             self._known[group] = variables, (read := _reading(variables))
-        return _pieces(group, read())
+        return _host_shards(group, read())
 
 
 def names_of(checkpoint: Checkpoint, group: str) -> list[str]:
@@ -90,17 +90,17 @@ def restore(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]) -
         _assign(checkpoint, _name(group, number), variable)
 
 
-def not_finite(pieces: Iterable[Shard]) -> str | None:
+def not_finite(shards: Iterable[Shard]) -> str | None:
     """Name of a variable that has a value which is not finite, or `None`."""
-    for piece in pieces:
-        numbers = piece.array
+    for shard in shards:
+        numbers = shard.array
         if numbers.dtype.kind in "iub" or not numbers.size:
             continue
         with np.errstate(invalid="ignore", over="ignore"):  # which is checked
             # The sum of finite float32 in double precision is finite, and is one pass without an array of answers.
             total = numbers.sum(dtype="float64") if numbers.dtype.kind == "f" else numbers.astype("float32").sum()
         if not np.isfinite(total) and not np.isfinite(numbers).all():
-            return piece.name
+            return shard.name
     return None
 
 
@@ -131,12 +131,12 @@ def _name(group: str, number: int) -> str:
 
 
 def _shape(checkpoint: Checkpoint, name: str) -> tuple[tuple[int, ...], str]:
-    pieces = checkpoint.variables.get(name) or checkpoint.variables[f"{name}#0"]
-    shape = np.max([np.add(piece["start"], piece["shape"]) for piece in pieces], axis=0)
-    return tuple(np.asarray(shape, int).tolist()), pieces[0]["dtype"]
+    shards = checkpoint.variables.get(name) or checkpoint.variables[f"{name}#0"]
+    shape = np.max([np.add(shard["start"], shard["shape"]) for shard in shards], axis=0)
+    return tuple(np.asarray(shape, int).tolist()), shards[0]["dtype"]
 
 
-def _shards(variable: Variable) -> list:
+def _jax_shards(variable: Variable) -> list:
     """What this process owns of an array of JAX, on its way to the host."""
     shards = [shard for shard in variable.value.addressable_shards if shard.replica_id == 0]
     for shard in shards:
@@ -144,7 +144,7 @@ def _shards(variable: Variable) -> list:
     return shards
 
 
-def _pieces_of_shards(group: str, shards: Sequence[list]) -> Iterator[Shard]:
+def _shards_of_jax(group: str, shards: Sequence[list]) -> Iterator[Shard]:
     held = [[(tuple(part.start or 0 for part in s.index), np.asarray(s.data)) for s in each] for each in shards]
     return (Shard(_name(group, n), *part) for n, parts in enumerate(held) for part in parts)
 
@@ -173,8 +173,8 @@ def _on_the_host(value: Any) -> Any:
     return value if "CPU" in value.device else value.numpy()
 
 
-def _pieces(group: str, held: Iterable[Sequence[Any]]) -> Iterator[Shard]:
-    """Pieces of what each device holds of each variable; one of those that are equal."""
+def _host_shards(group: str, held: Iterable[Sequence[Any]]) -> Iterator[Shard]:
+    """Shards of the values that each device holds of each variable; equal values once."""
     for number, values in enumerate(held):
         copies = [_array(value) for value in values]
         if all(_same(copies[0], other) for other in copies[1:]):
@@ -240,7 +240,7 @@ def _sharded(checkpoint: Checkpoint, name: str, value: Any) -> Any:
     kept: dict[tuple, np.ndarray] = {}
 
     def part(index: tuple[slice, ...]) -> np.ndarray:
-        key = tuple((piece.start, piece.stop) for piece in index)
+        key = tuple((part.start, part.stop) for part in index)
         if key not in kept:
             kept[key] = checkpoint.read(name, index)
         return kept[key]
