@@ -48,7 +48,7 @@ class Checkpoint:
     variables: dict[str, list[dict[str, Any]]]
 
     def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
-        """The values of a variable, or of the part that `index` cuts out of it; several processes may have written it."""
+        """The values of a variable, or of the part at `index`; several processes may have written it."""
         shards = self.variables[name]
         if len(shards) == 1 and index is None:
             return self._values(shards[0])
