@@ -371,7 +371,7 @@ def test_grid_and_heads_reach_the_conversion(run, monkeypatch):
 
 def test_option_stands_for_an_argument_that_the_error_names_and_for_no_other():
     text = "`image_size` must be.\nReceived: image_size=3, start_image_size=2. Pass `image_size=4`, overwrite=True."
-    assert cli._words(ArgumentError(text, parameters=("image_size", "overwrite"))) == (
+    assert cli._error_text(ArgumentError(text, parameters=("image_size", "overwrite"))) == (
         "`--image-size` must be. Received: --image-size 3, start_image_size=2. Pass `--image-size 4`, --overwrite."
     )
-    assert cli._words(ValueError(text)) == " ".join(text.split())
+    assert cli._error_text(ValueError(text)) == " ".join(text.split())

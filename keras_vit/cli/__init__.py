@@ -58,13 +58,13 @@ _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, a
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and gives its exit code; `arguments` are those of the process by default."""
-    asked = _parser().parse_args(arguments)
-    if hasattr(asked, "check_usage"):
-        asked.check_usage(asked)
+    parsed = _parser().parse_args(arguments)
+    if hasattr(parsed, "check_usage"):
+        parsed.check_usage(parsed)
     ended: list[int] = []
-    if arguments is None and asked.command is training.predict:
+    if arguments is None and parsed.command is training.predict:
         atexit.register(_leave_at_once, ended)  # before all others, so that it comes after them
-    code = _run(asked, is_launched=end_with_launcher())
+    code = _run(parsed, is_launched=end_with_launcher())
     if code:
         exit_without_waiting(code)
     ended.append(code)
@@ -80,26 +80,26 @@ def _leave_at_once(ended: list[int]) -> None:
         os._exit(ended[0])
 
 
-def _run(asked: Namespace, is_launched: bool) -> int:
+def _run(parsed: Namespace, is_launched: bool) -> int:
     """Runs a command and gives its exit code."""
     with _warnings_in_one_line(), _sigterm_stops():
         try:
             if hasattr(sys.stdout, "reconfigure"):
                 sys.stdout.reconfigure(errors="backslashreplace")  # names beyond the terminal's letters are no fault
-            for line in asked.command(asked):
+            for line in parsed.command(parsed):
                 _print(line)
         except BrokenPipeError:  # as of `| head`: nobody reads any more, which is no fault
             return _CLOSED_PIPE
         except KeyboardInterrupt:
-            return _ended("interrupted", _INTERRUPTED, asked, is_launched)
+            return _end_by_signal("interrupted", _INTERRUPTED, parsed, is_launched)
         except SystemExit:
-            return _ended("terminated", _TERMINATED, asked, is_launched)
+            return _end_by_signal("terminated", _TERMINATED, parsed, is_launched)
         except Exception as error:
-            return _fail(_words(error), 1, asked)
+            return _fail(_error_text(error), 1, parsed)
     return 0
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """What to print of an error: one line, but for a file that did not come, whose recipe is lines for a shell."""
     text = str(error)
     for name in getattr(error, "parameters", ()):
@@ -122,7 +122,7 @@ def _with_option(text: str, name: str, option: str) -> str:
     return text
 
 
-def _ended(words: str, code: int, arguments: Namespace, is_launched: bool) -> int:
+def _end_by_signal(words: str, code: int, arguments: Namespace, is_launched: bool) -> int:
     """The exit code after a signal; of processes that have a launcher it alone says so."""
     return code if is_launched else _fail(words, code, arguments)
 
@@ -176,11 +176,11 @@ class _Parser(argparse.ArgumentParser):
         self.options: dict[str, str] = {}  # by the names of their values
         super().__init__(*arguments, **named)
 
-    def add_argument(self, *names: Any, **said: Any) -> argparse.Action:
-        default, text = said.get("default"), said.get("help", "")
+    def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
+        default, text = kwargs.get("default"), kwargs.get("help", "")
         if default not in (None, argparse.SUPPRESS) and "default" not in text:
-            said["help"] = f"{text}; by default {default}"
-        action = super().add_argument(*names, **said)
+            kwargs["help"] = f"{text}; by default {default}"
+        action = super().add_argument(*names, **kwargs)
         if action.option_strings:
             self.options[action.dest] = action.option_strings[-1]
         return action
@@ -226,8 +226,8 @@ def _parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"keras-vit {__version__}")
 
     def add(parent: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
-        said = {"help": summary, "description": summary} | _ending(example)
-        return parent.add_parser(name, parents=[debug], allow_abbrev=False, **said)
+        kwargs = {"help": summary, "description": summary} | _ending(example)
+        return parent.add_parser(name, parents=[debug], allow_abbrev=False, **kwargs)
 
     def command(parent: Any, name: str, function: Callable, summary: str, example: str) -> argparse.ArgumentParser:
         new = add(parent, name, summary, example)

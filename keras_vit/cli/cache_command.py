@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from keras_vit.cli.jax_cache import kept_programs
+from keras_vit.cli.jax_cache import cached_programs
 from keras_vit.exporting.engines.artifact_cache import list_artifacts, remove
 from keras_vit.exporting.staging import remove_stale_folders
 from keras_vit.files import disk_size, read_head
@@ -78,7 +78,7 @@ _PARTS = {
         _Part("downloads", "weights and configs, verified", downloaded_files),
         _Part("features", "of images, for probes", lambda: _archives(features_dir())),
         _Part("shards", "places of photos in shards", lambda: _archives(cache_dir() / "shards")),
-        _Part("compiled", "programs of JAX", kept_programs),
+        _Part("compiled", "programs of JAX", cached_programs),
         _Part("engines", "converted networks and reports", lambda: ((path,) for path in list_artifacts(engines_dir()))),
     )
 }

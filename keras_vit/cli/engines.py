@@ -32,7 +32,7 @@ def check_options(arguments: Namespace) -> None:
         check_positive_int("threads", arguments.threads)
 
 
-def opened(
+def load_engine(
     model: Any, run: "RunFacts", arguments: Namespace, batch_size: int = 1
 ) -> tuple[Any, list[str], dict[str, Any]]:
     """The model in the engine that was asked for, or as it is; with lines that say what was found, and facts for JSON.
@@ -50,11 +50,11 @@ def opened(
     from keras_vit.exporting.sample_photos import describe_photos
     from keras_vit.runs.finished_runs import calibration_photos
 
-    asked = {"precision": arguments.precision or "float32", "threads": arguments.threads}
-    photos, calibrates = arguments.calibration, is_calibrated(arguments.engine, asked["precision"])
+    options = {"precision": arguments.precision or "float32", "threads": arguments.threads}
+    photos, calibrates = arguments.calibration, is_calibrated(arguments.engine, options["precision"])
     photos, which = calibration_photos(run) if photos is None and calibrates else (photos, describe_photos(photos))
-    asked |= {"cache": None} if arguments.no_cache else {}
-    engine = accelerate(model, arguments.engine, **asked, batch_size=batch_size, images=photos)
+    options |= {"cache": None} if arguments.no_cache else {}
+    engine = accelerate(model, arguments.engine, **options, batch_size=batch_size, images=photos)
     facts = {"engine": engine.engine, "precision": engine.precision}
     if is_calibrated(engine.engine, engine.precision):
         facts["calibrated_on"] = which

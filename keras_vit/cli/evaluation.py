@@ -50,7 +50,7 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
     data = arguments.data or _data_of(run)
     targets = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
     source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image, targets=targets)
-    model, lines, facts = engines.opened(model, run, arguments, arguments.batch_size)
+    model, lines, facts = engines.load_engine(model, run, arguments, arguments.batch_size)
     if arguments.data is None and has_changed(run, source):
         facts["data_changed"] = True
         lines.append(

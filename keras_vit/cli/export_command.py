@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, as_sides, parse_sides
-from keras_vit.cli.models import check_model, load_model_and_run, names_of
+from keras_vit.cli.models import check_model, load_model_and_run, output_names
 from keras_vit.cli.terminal import loading, path, quiet_start
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.files import FileKindError, read_regular
@@ -92,7 +92,7 @@ def export(arguments: Namespace) -> Iterator[str]:
     writer, *_ = check_request(arguments.path, **{name: value for name, value in given.items() if name not in of_model})
     model, run = load_model_and_run(arguments, needs_head=False)
     if labels is None and run.class_names is not None:
-        labels = names_of(model, run.class_names)
+        labels = output_names(model, run.class_names)
     of_task = run.task.export_arguments(labels)
     calibrates = arguments.images is None and arguments.precision in writer.CALIBRATES
     given["images"], which = calibration_photos(run) if calibrates else (arguments.images, None)

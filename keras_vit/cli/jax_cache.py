@@ -66,7 +66,7 @@ def _is_signed(program: Path) -> bool:
         return False
 
 
-def kept_programs() -> Iterator[tuple[Path, ...]]:
+def cached_programs() -> Iterator[tuple[Path, ...]]:
     """Each program that a command has kept, with its digest, and what JAX notes of it; no file that is a link."""
     for folder in [] if compiled_dir().is_symlink() else sorted(compiled_dir().glob("*")):
         if re.fullmatch("[0-9a-f]{16}", folder.name) and folder.is_dir() and not folder.is_symlink():

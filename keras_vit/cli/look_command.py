@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_vit.checks import check_positive_int
-from keras_vit.cli.models import check_model, load_model_and_run, names_of
+from keras_vit.cli.models import check_model, load_model_and_run, output_names
 from keras_vit.cli.terminal import loading, path, quiet_start
 
 
@@ -35,7 +35,7 @@ def look(arguments: Namespace) -> Iterator[str]:
         model,
         arguments.images,
         arguments.out,
-        **run.task.look_arguments(names_of(model, run.class_names)),
+        **run.task.look_arguments(output_names(model, run.class_names)),
         blocks=arguments.blocks,
         top=arguments.top,
         theme=arguments.theme,

@@ -32,7 +32,7 @@ def check_model(arguments: Namespace) -> Any:
     return check_run(place, f", or a variant as B/16.{near}")
 
 
-def names_of(model: Any, names: Sequence[str] | None) -> Sequence[str]:
+def output_names(model: Any, names: Sequence[str] | None) -> Sequence[str]:
     from keras_vit.model.outputs import names_of_outputs, output_spec
 
     if names is not None and len(names) == output_spec(model).size:

@@ -14,7 +14,7 @@ from typing import Any
 
 from keras_vit.checks import ArgumentError, check_positive_int
 from keras_vit.cli import engines
-from keras_vit.cli.models import check_model, load_model_and_run, names_of
+from keras_vit.cli.models import check_model, load_model_and_run, output_names
 from keras_vit.cli.terminal import loading, path, quiet_start, terminal_width
 from keras_vit.config.recipes import RECIPES, find_recipe
 from keras_vit.pages.formatting import printable, printable_json
@@ -83,8 +83,8 @@ def predict(arguments: Namespace) -> Iterator[str]:
     from keras_vit.cli.prefetch import prefetch_photos
 
     model, run = load_model_and_run(arguments)
-    names = names_of(model, run.class_names)
-    model, lines, _ = engines.opened(model, run, arguments)
+    names = output_names(model, run.class_names)
+    model, lines, _ = engines.load_engine(model, run, arguments)
     if not arguments.json:
         yield from map(printable, lines)
     bad, found = [], []
@@ -150,8 +150,8 @@ def _check_usage(parser: ArgumentParser, arguments: Namespace) -> None:
 
 
 def _add_finetune(new: ArgumentParser) -> None:
-    said = f"a folder of class folders, a .csv, shards as 'shards/*.tar', or a name; by default {_USUAL_DATA}"
-    new.add_argument("--data", metavar="DATA", help=said)
+    source = f"a folder of class folders, a .csv, shards as 'shards/*.tar', or a name; by default {_USUAL_DATA}"
+    new.add_argument("--data", metavar="DATA", help=source)
     new.set_defaults(check_usage=functools.partial(_check_usage, new))
     new.add_argument("--out", metavar="FOLDER", type=path, help="new folder of the run; by default one below runs/")
     for option in dataclasses.fields(FinetuneOptions):

@@ -194,8 +194,8 @@ def _inspect(arguments: Namespace) -> Iterator[str]:
 def _convert(arguments: Namespace) -> Iterator[str]:
     if arguments.model is not None:
         _check_looks_like(arguments.source, variant_of(arguments.model))
-    said = {"num_heads": arguments.heads, "grid": arguments.grid and tuple(arguments.grid)}
-    yield str(convert_checkpoint(arguments.source, arguments.destination, arguments.dialect, **said))
+    options = {"num_heads": arguments.heads, "grid": arguments.grid and tuple(arguments.grid)}
+    yield str(convert_checkpoint(arguments.source, arguments.destination, arguments.dialect, **options))
 
 
 def _check_looks_like(path: Path, variant: str) -> None:

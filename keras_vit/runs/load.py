@@ -68,18 +68,18 @@ def read_facts(config: Path, is_run: bool = True) -> RunFacts:
         ValueError: if it is not as a run writes it.
     """
     try:
-        said = json_object(config, MOST_BYTES)
-        if not is_run and "data" not in said:
+        stored = json_object(config, MOST_BYTES)
+        if not is_run and "data" not in stored:
             return RunFacts()
-        arguments = _object(said, "arguments") if "arguments" in said else {}
-        data, facts, data_hash = arguments.get("data"), _object(said, "data"), said.get("data_hash")
+        arguments = _object(stored, "arguments") if "arguments" in stored else {}
+        data, facts, data_hash = arguments.get("data"), _object(stored, "data"), stored.get("data_hash")
         return RunFacts(
             class_names=_names(facts),
             data=data if isinstance(data, str) else None,
-            seed=_seed(said),
+            seed=_seed(stored),
             data_hash=data_hash if isinstance(data_hash, str) else None,
             subset=_object(facts, "subset") if "subset" in facts else None,
-            task=_task(said, config.with_name(RESULT)),
+            task=_task(stored, config.with_name(RESULT)),
         )
     except ValueError as error:
         rule, _, received = str(error).rpartition("\nReceived: ")
@@ -89,12 +89,12 @@ def read_facts(config: Path, is_run: bool = True) -> RunFacts:
         ) from None
 
 
-def _task(said: Mapping[str, Any], result: Path) -> Task:
+def _task(stored: Mapping[str, Any], result: Path) -> Task:
     """The task as the run came to it, which `result.json` has, or as it began."""
-    if "task" not in said:
+    if "task" not in stored:
         return find_task()
     found = read_json_object(result, MOST_BYTES) or {}
-    return find_task(found.get("task", _object(said, "task")))
+    return find_task(found.get("task", _object(stored, "task")))
 
 
 def load_model(file: Path) -> Any:
@@ -188,10 +188,10 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {line if len(line) <= _LONGEST else line[: _LONGEST - 3] + '...'}"
 
 
-def _object(said: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = said.get(name)
+def _object(stored: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = stored.get(name)
     if not isinstance(found, dict):
-        raise ValueError(f"`{name}` must be an object\nReceived: {_kind(said, name)}")
+        raise ValueError(f"`{name}` must be an object\nReceived: {_kind(stored, name)}")
     return found
 
 
@@ -205,16 +205,16 @@ def _names(data: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _seed(said: Mapping[str, Any]) -> int:
-    seed = said.get("seed", 0)
+def _seed(stored: Mapping[str, Any]) -> int:
+    seed = stored.get("seed", 0)
     if type(seed) is not int or not 0 <= seed < 2**31:
-        raise ValueError(f"`seed` must be an int in [0, 2**31)\nReceived: {_kind(said, 'seed')}")
+        raise ValueError(f"`seed` must be an int in [0, 2**31)\nReceived: {_kind(stored, 'seed')}")
     return seed
 
 
-def _kind(said: Mapping[str, Any], name: str) -> str:
+def _kind(stored: Mapping[str, Any], name: str) -> str:
     """What is there in place of what should be."""
-    return f"{name} is {type(said[name]).__name__}, {str(said[name])[:40]!r}" if name in said else f"no {name}"
+    return f"{name} is {type(stored[name]).__name__}, {str(stored[name])[:40]!r}" if name in stored else f"no {name}"
 
 
 _MODEL_FILE = "best.keras"

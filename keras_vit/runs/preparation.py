@@ -386,7 +386,7 @@ def _make_plan(
         accumulation_steps=micro_batches,
         layer_decay=options.layer_decay,
     )
-    _say_memory(model, on_one_device, micro_batches, recipe, print_fn)
+    _print_memory(model, on_one_device, micro_batches, recipe, print_fn)
     return training_plan
 
 
@@ -400,7 +400,7 @@ def _find_stages(options: FinetuneOptions, recipe: Recipe, model: Any, epochs: i
     return growing_stages(as_sides(start), final, epochs, model.config.side_unit)
 
 
-def _say_memory(
+def _print_memory(
     model: Any, batch_size: int, micro_batches: int, recipe: Recipe, print_fn: Callable[[str], Any]
 ) -> None:
     """Says what a step needs, and refuses what does not fit; of a ResNet that is not known."""
@@ -520,8 +520,8 @@ def weights_origin(options: FinetuneOptions) -> dict[str, Any]:
     with contextlib.suppress(ValueError):  # of a name or a variant that the table does not have
         variant = only_variant(weights) if options.start is None else published_name(options.start)
         record = find_weights(name, variant or "")
-        said = {"license": record.license, "url": record.url, "repository": record.hf_repo}
-        return {"kind": "published", "name": name} | said | record_origin(record)
+        published = {"license": record.license, "url": record.url, "repository": record.hf_repo}
+        return {"kind": "published", "name": name} | published | record_origin(record)
     if name.startswith("hf:"):
         return {"kind": "file", "name": name, "repository": name[len("hf:") :].partition("@")[0]}
     if is_url(name):

@@ -20,7 +20,7 @@ from keras_vit.pages.formatting import clock_time, duration
 from keras_vit.training.plan import Plan
 
 _QUIET = 50  # seconds without a line, after which a step says one
-_TELLING = 2.0  # seconds of timed steps, from which on they tell how long the run will take
+_MEASURED = 2.0  # seconds of timed steps, from which on they tell how long the run will take
 _SHORT = 60  # seconds: a run that takes less needs no words on it
 
 
@@ -57,13 +57,13 @@ class Progress(keras.callbacks.Callback):
         self._done = self._compiled = self._epoch = 0  # steps; steps that the clock leaves out; epochs
         self._passed = 0  # steps of this epoch that another process made, which take no time
         self._in_epoch = 0  # steps of the epoch
-        self._as_argument_error = self._table_begun = False  # how long the run will take; whether the table has begun
-        self._said_at = 0.0
+        self._time_reported = self._table_begun = False  # how long the run will take; whether the table has begun
+        self._printed_at = 0.0
         self._show_bar = print_fn is print and shows_bars()
 
     def on_train_begin(self, logs: Logs = None) -> None:
         self._done = self._compiled = 0
-        self._began, self._as_argument_error, self._said_at = None, False, time.monotonic()
+        self._began, self._time_reported, self._printed_at = None, False, time.monotonic()
         if self._show_bar:
             self._bar = _bar()
             self._task = self._bar.add_task(
@@ -100,7 +100,7 @@ class Progress(keras.callbacks.Callback):
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, **self._state(logs or {}))
         else:
-            self._tell(logs or {})
+            self._report(logs or {})
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         self._doing(f"step {min(self._done + 1, self.plan.steps):,} of {self.plan.steps:,}")
@@ -113,19 +113,19 @@ class Progress(keras.callbacks.Callback):
         if hasattr(self.print_fn, "doing"):
             self.print_fn.doing = what
 
-    def _tell(self, logs: Mapping[str, Any]) -> None:
+    def _report(self, logs: Mapping[str, Any]) -> None:
         """A line on the time that is left, once it is known and is long; and one on a step where none came lately."""
         left = self.seconds_left()
-        if left is not None and not self._as_argument_error and self._now - self._began >= _TELLING:
-            self._as_argument_error = True
+        if left is not None and not self._time_reported and self._now - self._began >= _MEASURED:
+            self._time_reported = True
             if left >= _SHORT:
                 step = (self._now - self._began) / (self._done - self._compiled)
-                self._say(
+                self._print(
                     f"a step takes {step:.2f} s: {duration(left)} left, until {clock_time(left)}, and evaluations"
                 )
-        if self._now - self._said_at >= _QUIET:
+        if self._now - self._printed_at >= _QUIET:
             parts = (f"step {self._done:,}/{self.plan.steps:,}", *self._state(logs).values())
-            self._say("  ".join(part for part in parts if part))
+            self._print("  ".join(part for part in parts if part))
 
     def on_test_begin(self, logs: Logs = None) -> None:
         self._epoch_seconds = time.monotonic() - self._epoch_began  # of training alone
@@ -143,8 +143,8 @@ class Progress(keras.callbacks.Callback):
         head, row = _rows(self._figures, epoch, self.plan.epochs, logs or {}, speed, left)
         if not self._table_begun:
             self._table_begun = True
-            self._say(head)
-        self._say(row)
+            self._print(head)
+        self._print(row)
         if not epoch:
             self._began, self._compiled = time.monotonic(), self._done
 
@@ -169,12 +169,12 @@ class Progress(keras.callbacks.Callback):
             self._bar.stop()
             self._bar = None
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             self.print_fn(text)
-            self._said_at = time.monotonic()
+            self._printed_at = time.monotonic()
 
     def _state(self, logs: Mapping[str, Any]) -> dict[str, str]:
         timed = self._done > self._compiled

@@ -160,25 +160,25 @@ def resume_fingerprint(configuration: dict, earlier: UnfinishedRun | None = None
         earlier: the run that goes on. Where its data lay is no difference, nor which files did not count, nor a field
             that records have got since and that has its default.
     """
-    said = json_ready(configuration)
+    stored = json_ready(configuration)
     if earlier and earlier.config:
-        said = _with_original_facts(said, earlier.config)
-    arguments = {name: value for name, value in said["arguments"].items() if name not in ELSEWHERE}
-    versions = {name: value for name, value in said["versions"].items() if name not in _MACHINE}
-    return {"options": arguments, "versions": versions} | {name: said.get(name) for name in _COMPARED}
+        stored = _with_original_facts(stored, earlier.config)
+    arguments = {name: value for name, value in stored["arguments"].items() if name not in ELSEWHERE}
+    versions = {name: value for name, value in stored["versions"].items() if name not in _MACHINE}
+    return {"options": arguments, "versions": versions} | {name: stored.get(name) for name in _COMPARED}
 
 
-def _with_original_facts(said: dict[str, Any], begun: dict[str, Any]) -> dict[str, Any]:
+def _with_original_facts(stored: dict[str, Any], begun: dict[str, Any]) -> dict[str, Any]:
     """A configuration with the facts that a run was begun with, where they decide no number."""
-    data = {name: value for name, value in said["data"].items() if name not in _NOT_TRAINED_ON}
+    data = {name: value for name, value in stored["data"].items() if name not in _NOT_TRAINED_ON}
     data |= {name: begun["data"][name] for name in _NOT_TRAINED_ON if name in begun["data"]}
-    known = said | {"data": data}
+    known = stored | {"data": data}
     for name, records in _DEFAULTED.items():
         if isinstance(begun.get(name), dict):
             defaults = _defaults(records)
             known[name] = {
                 field: value
-                for field, value in said[name].items()
+                for field, value in stored[name].items()
                 if field in begun[name] or field not in defaults or value != defaults[field]
             }
     return known

@@ -256,7 +256,7 @@ def local_copy(model: keras.Model) -> keras.Model:
     """
     if keras.backend.backend() != "jax" or all(is_local(weight) for weight in model.variables):
         return model
-    values = [whole(weight) for weight in model.weights]
+    values = [gathered(weight) for weight in model.weights]
     distribution, state = keras.distribution.distribution(), random.getstate()
     keras.distribution.set_distribution(None)
     try:
@@ -273,7 +273,7 @@ def is_local(variable: keras.Variable) -> bool:
     return variable.value.is_fully_addressable or variable.value.is_fully_replicated
 
 
-def whole(variable: keras.Variable) -> np.ndarray:
+def gathered(variable: keras.Variable) -> np.ndarray:
     """The value of a variable that may be cut over processes, all of which must ask for it."""
     from jax.experimental import multihost_utils
 

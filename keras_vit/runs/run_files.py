@@ -87,8 +87,8 @@ def is_finished(folder: Path) -> bool:
     """Whether a run has come to its end here; one of an earlier version says it by having no checkpoints."""
     if not was_written_here(folder / RESULT):
         return False
-    said = read_json_object(folder / RESULT, MOST_BYTES) or {}
-    return said.get("status") == FINISHED["status"] or not os.path.lexists(folder / CHECKPOINTS)
+    stored = read_json_object(folder / RESULT, MOST_BYTES) or {}
+    return stored.get("status") == FINISHED["status"] or not os.path.lexists(folder / CHECKPOINTS)
 
 
 def read_config(file: Path) -> dict[str, Any]:
@@ -97,12 +97,12 @@ def read_config(file: Path) -> dict[str, Any]:
     Raises:
         ValueError: if it cannot be read, or holds something else where a record belongs.
     """
-    said = json_object(file, MOST_BYTES)
+    stored = json_object(file, MOST_BYTES)
     for name in _RECORDS:
-        if not isinstance(said.get(name), dict):
-            what = f"`{name}` is {type(said[name]).__name__}" if name in said else f"no `{name}`"
+        if not isinstance(stored.get(name), dict):
+            what = f"`{name}` is {type(stored[name]).__name__}" if name in stored else f"no `{name}`"
             raise ValueError(f"a configuration must have records where a run writes some.\nReceived: {what}")
-    return said | {"model": current_arguments(said["model"])}
+    return stored | {"model": current_arguments(stored["model"])}
 
 
 def stamp(file: str | os.PathLike, mark: str, epoch: int) -> None:

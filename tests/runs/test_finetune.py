@@ -306,7 +306,7 @@ def test_given_model_is_trained_in_place_with_head_lora_average_and_accumulation
     before = {weight.path: np.array(weight) for weight in model.weights}
     result = finetune(
         *(spoiled(), tmp_path / "run"),
-        **{"model": model, "recipe": recipe, "batch_size": 12, "accumulation_steps": 3, "steps": 6, "say": quiet},
+        **{"model": model, "recipe": recipe, "batch_size": 12, "accumulation_steps": 3, "steps": 6, "print_fn": quiet},
         **{"lora_rank": 2, "ema_momentum": 0.5, "augmentation": "big_vision-vit_s16", "precision": "mixed_bfloat16"},
     )
     kernel = model.get_layer("block_00").attention.query
@@ -326,7 +326,7 @@ def test_weights_are_adapted_and_trained_by_the_fine_tuning_recipe(tmp_path):
     data = {name: (pixels, np.arange(60) % 3) for name in ("train", "test")}
     result = finetune(
         *(data, tmp_path / "run"),
-        **{"model": config, "weights": str(GOLDEN / "token.npz"), "image_size": 48, "say": quiet},
+        **{"model": config, "weights": str(GOLDEN / "token.npz"), "image_size": 48, "print_fn": quiet},
         **{"steps": 2, "trainable": "head", "recipe": None},
     )
     adapted = keras_vit.build(config, weights=str(GOLDEN / "token.npz"), input_shape=(48, 48, 3), classes=3)

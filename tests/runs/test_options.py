@@ -18,7 +18,7 @@ FIELDS = [field.name for field in dataclasses.fields(FinetuneOptions)]
 
 def test_every_field_is_a_keyword_of_finetune_with_its_default_and_is_documented():
     parameters = inspect.signature(keras_vit.finetune).parameters
-    assert list(parameters) == ["data", "out", "options", "say", "on_epoch_end", *FIELDS]
+    assert list(parameters) == ["data", "out", "options", "print_fn", "on_epoch_end", *FIELDS]
     for field in dataclasses.fields(FinetuneOptions):
         assert parameters[field.name].default == field.default, field.name
         assert parameters[field.name].annotation == field.type, field.name

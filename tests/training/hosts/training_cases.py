@@ -81,7 +81,7 @@ def train(case):
     import keras
 
     import keras_vit
-    from keras_vit.runs.run_directory import whole
+    from keras_vit.runs.run_directory import gathered
 
     kind, name, clip, accumulation, precision, extra = case.replace("tensor only", "tensor_only").split()
     fields = SWITCHES if extra == "all" else {}
@@ -102,9 +102,9 @@ def train(case):
     )
     model.fit(batches(), epochs=1, steps_per_epoch=STEPS, shuffle=False, verbose=0, callbacks=[losses.callback()])
     keras.config.set_dtype_policy("float32")
-    found = {f"weight {index}": whole(v) for index, v in enumerate(model.trainable_weights)}
+    found = {f"weight {index}": gathered(v) for index, v in enumerate(model.trainable_weights)}
     inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    found |= {f"state {v.name}": whole(v) for v in inner.variables if "average" in v.name or "moment" in v.name}
+    found |= {f"state {v.name}": gathered(v) for v in inner.variables if "average" in v.name or "moment" in v.name}
     keras.distribution.set_distribution(None)
     return found | {"losses": np.array(losses.values)}
 
