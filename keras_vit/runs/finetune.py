@@ -123,7 +123,7 @@ def finetune(
         check_reloads(preparation.model)
     check_disk(shared_run_dir(out), preparation.model, preparation.plan.recipe)
     print_estimates(preparation, shared_run_dir(out), print_fn)
-    task = options.found_task
+    task = options.task_record
     run = RunDirectory(out, metric_columns(task), goes_on=earlier is not None)
     recorder, progress = Recorder(run, task), Progress(preparation.plan, print_fn, preparation.stages, task.metrics)
     checkpoints = _checkpoints(run, options, configuration, earlier, [recorder, progress])

@@ -205,7 +205,7 @@ class FinetuneOptions:
 
             find_augmentation(self.augmentation)
         self._check_together()
-        self.found_task.check(self)
+        self.task_record.check(self)
 
     def _check_numbers(self) -> None:
         """Out-of-range ones are refused; integers of NumPy become ints."""
@@ -276,13 +276,13 @@ class FinetuneOptions:
 
     def facts(self) -> dict[str, Any]:
         """The options that have a short text, as a report shows them; of others the type."""
-        named = vars(self) | {"model": self.start, "task": str(self.found_task)}
+        named = vars(self) | {"model": self.start, "task": str(self.task_record)}
         if named["task"] == DEFAULT:  # of which folders of earlier versions say nothing
             del named["task"]
         return {name: value if is_short(value) else type(value).__name__ for name, value in named.items()}
 
     @property
-    def found_task(self) -> Task:
+    def task_record(self) -> Task:
         """The record of `task`."""
         return find_task(self.task)
 

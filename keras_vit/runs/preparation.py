@@ -130,7 +130,7 @@ def prepare(data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any]
     inferred = _check_request(options)
     devices = _find_devices(options)
     options = dataclasses.replace(options, strategy=devices.kind, precision=devices.precision)
-    task = options.found_task
+    task = options.task_record
     source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image, targets=task.targets())
     if options.train_images is not None:
         source = task.subset(source, options.train_images, options.seed)
@@ -301,7 +301,7 @@ def _find_model(
 ) -> tuple[Any, str]:
     """The model, and what becomes of its head; `inferred` is the config where only weights are named."""
     if isinstance(options.model, ImageModel):
-        _check_fits(options.model, source, options.found_task)
+        _check_fits(options.model, source, options.task_record)
         return options.model, "keep"
     config, size = options.model, options.image_size
     size = recipe.image_size if size is None and config is not None else size
@@ -313,7 +313,7 @@ def _find_model(
     shape = _input_shape(size, weights, source, known)
     name = "vit_small" if options.model == "small" else None
     arguments: Arguments = recipe.model_arguments(known)
-    arguments |= {"weights": weights, "input_shape": shape, **options.found_task.model_arguments(source)}
+    arguments |= {"weights": weights, "input_shape": shape, **options.task_record.model_arguments(source)}
     layout, parts = parse_layout(options.layout)
     if layout != "none":
         set_distribution(layout, parts, known if config is None else config, **arguments)
@@ -459,7 +459,7 @@ def run_configuration(preparation: Preparation, data: Any, out: FilePath) -> dic
         "versions": versions(),
         "command": sys.argv,
         "arguments": {"data": _place_of(data), "out": str(out)} | preparation.options.facts(),
-        **task_facts(preparation.options.found_task),
+        **task_facts(preparation.options.task_record),
         "seed": preparation.options.seed,
         "precision": preparation.options.precision,
         "data": preparation.source.describe(),

@@ -64,8 +64,9 @@ class Result:
 
     def __repr__(self) -> str:
         (metric, value), (outputs, count), *_ = self.facts.items()
+        figure = "None" if value is None else f"{value:.4f}"
         place = f"seconds={self.facts['seconds']:.1f}, out={str(self.out)!r}"
-        return f"Result({metric}={value:.4f}, split={self.split!r}, {outputs}={count}, {place})"
+        return f"Result({metric}={figure}, split={self.split!r}, {outputs}={count}, {place})"
 
 
 def save_partial_results(
@@ -92,11 +93,11 @@ def save_partial_results(
         "last_model": LAST if saved else None,
         "best_model": BEST if recorder.best_epoch else None,
     }
-    with contextlib.suppress(OSError):  # as on a full disk; the error that ended the run is the one to tell
+    with contextlib.suppress(OSError):  # as on a full disk; the error that ended the run matters more
         run.write_json(FAILURE, facts)
     with contextlib.suppress(Exception):
         if rows:
-            draw_curves(rows, run.path / CURVES)
+            draw_curves(rows, run.path / CURVES, preparation.options.task_record.curves)
     kept = [name for name in (METRICS, CURVES, BEST, LAST, FAILURE) if (run.path / name).exists()]
     with contextlib.suppress(Exception):
         print_fn(f"{facts['status']}; {run.path} has {_listed(kept)}")
@@ -115,7 +116,7 @@ def _listed(names: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _with_resume_hint(run: RunDirectory, print_fn: Callable[[str], Any]) -> Iterator[None]:
-    """Says so where the end of a run is stopped."""
+    """Prints how to resume if the end of a run is stopped."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -136,7 +137,7 @@ def finish(
         source = preparation.source
         print_fn(f"measuring {BEST} on {source.sizes[preparation.split]:,} images")
         model = keras.models.load_model(run.path / BEST, compile=False)
-        task = preparation.options.found_task.settle(model, source, EVALUATION_BATCH)
+        task = preparation.options.task_record.settle(model, source, EVALUATION_BATCH)
         evaluation = task.evaluate(model, source, preparation.split, batch_size=EVALUATION_BATCH)
         facts = _result(run, preparation, recorder, task, evaluation, time.monotonic() - began)
         run.write_json(RESULT, facts)  # first, since it cannot fail

@@ -38,7 +38,7 @@ from keras_vit.runs.run_files import (
 from keras_vit.training.resuming.async_writer import differences
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
 
-_MACHINE = ("python", "platform")  # versions that do not either
+_MACHINE = ("python", "platform")  # versions that do not decide numbers
 # Facts of the data that change where they are moved as a whole, and those of files that nothing is trained on.
 _NOT_TRAINED_ON = ("name", "bad_images", "ignored_files", "ignored_kinds")
 _MODEL_RECORDS = (*RECORDS.values(), ResNetConfig)
@@ -69,7 +69,7 @@ def find_unfinished(out: FilePath, resume: str) -> UnfinishedRun | None:
         resume: as in `FinetuneOptions`.
 
     Raises:
-        ValueError: for a folder that is neither, as of a finished run; where `resume` allows it not.
+        ValueError: for a folder that is neither, as of a finished run; and where `resume` does not allow it.
     """
     path = Path(out)
     if not _is_unfinished(path):
