@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from keras_vit.synonyms import find_hub_weights, find_resnets, find_size, find_variant, lookup
+from keras_vit.synonyms import find_hub_weights, find_resnets, find_variant, find_variants_of_size, lookup
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu")  # for the devices of one machine
 TRAINING_PRECISIONS = ("auto", "float32", "tensorfloat32", "mixed_bfloat16", "mixed_float16")
@@ -142,7 +142,7 @@ def did_you_mean(value: Any, choices: Collection[str]) -> str:
     if (variant := find_variant(str(value))) in choices:
         weights = find_hub_weights(str(value))
         return f" Did you mean {variant!r}?" + (f" Weights of that name are {weights!r}." if weights else "")
-    ways = (lookup, find_resnets, find_size, _nearest)
+    ways = (lookup, find_resnets, find_variants_of_size, _nearest)
     nearest = next(filter(None, (way(str(value), choices) for way in ways)), [])
     return f" Did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
 
@@ -157,11 +157,11 @@ def _nearest(value: str, choices: Collection[str]) -> list[str]:
 
 
 def with_hints(function: _Callable, hint: Callable[[str], str] | None = None) -> _Callable:
-    """Decorates a function without `**kwargs`, so that the error for a wrong name says the right one.
+    """Decorates a function without `**kwargs`, so that the error for a wrong name has the right one.
 
     Args:
         function: which keeps its signature.
-        hint: gives what to say of a name, beginning with a space; by default the nearest arguments.
+        hint: makes a sentence about a name, with a space before it; by default the nearest arguments.
     """
     known = [name for name in inspect.signature(function).parameters if name != "self"]
 
@@ -217,7 +217,7 @@ def check_seed(value: Any) -> int:
     return seed
 
 
-def note_process() -> int:
+def record_process() -> int:
     """The process in which Keras' backend was used first; of the first call it is this one."""
     return _first_use.setdefault("process", os.getpid())
 
@@ -227,7 +227,7 @@ def check_process() -> None:
 
     A fork copies memory and no threads, and TensorFlow, JAX, ONNX Runtime and OpenVINO would wait for ever.
     """
-    process = note_process()
+    process = record_process()
     if process != os.getpid():
         raise RuntimeError(
             "models and readers of photos must be used in the process that began with them, since a fork takes none of "
@@ -253,5 +253,5 @@ def check_installed(module: str, purpose: str, extra: str) -> None:
 
 
 def check_strategy_name(name: str) -> None:
-    """Raises unless `name` is one of `STRATEGIES`; of another engine's name it says what to use."""
+    """Raises unless `name` is one of `STRATEGIES`; the error for another engine's name has the name here."""
     check_choice("strategy", name, STRATEGIES, _OTHER_STRATEGIES)

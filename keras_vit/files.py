@@ -186,8 +186,8 @@ def json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict:
     except FileKindError:
         raise
     except ValueError as error:  # also of other text, and of a number of more digits than Python reads
-        said = str(error).partition(";")[0]  # then comes how to let Python read more digits, of no use here
-        raise ValueError(f"the file must be JSON.\nReceived: {said}") from error
+        reason = str(error).partition(";")[0]  # then comes how to let Python read more digits, of no use here
+        raise ValueError(f"the file must be JSON.\nReceived: {reason}") from error
     if not isinstance(found, dict):
         raise ValueError(f"the file must hold an object.\nReceived: {type(found).__name__}")
     return found
@@ -227,7 +227,7 @@ def private_dir(path: Path) -> Path:
     return path
 
 
-def locked(folder: str | os.PathLike, wait: bool = False) -> int | None:
+def lock_dir(folder: str | os.PathLike, wait: bool = False) -> int | None:
     """A descriptor that locks a folder until it is closed or its process ends; `None` where locks do not exist.
 
     Raises:
@@ -251,7 +251,7 @@ def locked(folder: str | os.PathLike, wait: bool = False) -> int | None:
 
 
 def unlock(lock: int | None) -> None:
-    """Lets go of what `locked` gave."""
+    """Lets go of what `lock_dir` gave."""
     if lock is not None:
         os.close(lock)
 

@@ -1,4 +1,4 @@
-"""What the system says of the processor: its name and its sets of instructions."""
+"""Facts of the processor: its name and its instruction sets."""
 
 import hashlib
 from pathlib import Path

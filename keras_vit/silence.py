@@ -81,12 +81,12 @@ def silent_descriptor(descriptor: int, stream: TextIO | None) -> Iterator[int | 
 
 
 @contextlib.contextmanager
-def visible_stderr(heard: int | None) -> Iterator[TextIO]:
-    """The standard error as a stream; `heard` is a copy of its descriptor while the original is silent."""
-    if heard is None or sys.stderr is not sys.__stderr__:
+def visible_stderr(descriptor: int | None) -> Iterator[TextIO]:
+    """The standard error as a stream, by `descriptor`, a copy that still writes while the original is silent."""
+    if descriptor is None or sys.stderr is not sys.__stderr__:
         yield sys.stderr
         return
-    with open(heard, "w", encoding="utf-8", errors="replace", closefd=False) as stream:
+    with open(descriptor, "w", encoding="utf-8", errors="replace", closefd=False) as stream:
         yield stream
 
 

@@ -122,7 +122,7 @@ def find_resnets(name: str, choices: Collection[str]) -> list[str]:
     return [choice for choice in same if choice.endswith(f"x{found['factor']}")] or same[:1]
 
 
-def find_size(name: str, choices: Collection[str]) -> list[str]:
+def find_variants_of_size(name: str, choices: Collection[str]) -> list[str]:
     """Those of `choices` that are variants of a size in words without a patch side, as `"vit-base"` or `"large"`."""
     found = _SIZE_ALONE.fullmatch(name)
     return [choice for choice in choices if choice.startswith(f"{_size(found)}/")] if found else []

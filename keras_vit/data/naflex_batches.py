@@ -113,7 +113,7 @@ def naflex_batch(
 
     Args:
         model: a model of `naflex`, or the `VisionTransformer` that it was made of. Read are the patch size and
-            `preprocessing`, which says how photos are resized and scaled.
+            `preprocessing`, the rule for resizing and scaling photos.
         images: at least one photo, each `(H, W, C)` of a size of its own, integers or floats in [0, 255]; also one
             array `(B, H, W, C)`.
         max_patches: N, the most patches of an image, to which all are padded. It need not be that of the position

@@ -162,7 +162,7 @@ def _scale_last(
 def _check_record(preprocessing: Any) -> None:
     if not isinstance(preprocessing, Preprocessing):
         raise TypeError(
-            "`preprocessing` must be a `Preprocessing` record, which says what the model takes.\n"
+            "`preprocessing` must be a `Preprocessing` record, which defines the input of the model.\n"
             f"Received: an object of type {type(preprocessing).__name__}. Pass model.preprocessing."
         )
 

@@ -83,7 +83,7 @@ class RowTargets(Targets):
             )
         if not wanted or not set(wanted) <= set(header):
             raise ValueError(
-                f"a table must have the columns of its {self.noun} beside the path.\n"
+                f"a table must have the columns of its {self.noun} in addition to the path.\n"
                 f"Received: {str(path)!r} with the columns {list(header)}"
                 f"{f', for {list(wanted)}' if wanted else ''}."
             )
@@ -180,7 +180,7 @@ def _parquet_rows(path: str) -> list[dict[str, Any]]:
 
 
 class NumberTargets(RowTargets):
-    """One or several numbers of an image: columns of a table, by default all beside `path` and `split`."""
+    """One or several numbers of an image: columns of a table, by default all except `path` and `split`."""
 
     noun = "numbers"
 

@@ -109,7 +109,7 @@ class Source:
                 f"Received: train_images={train_images}, for {classes} classes of {self.name}.",
                 parameters=("train_images",),
             )
-        splits = {**self.splits, "train": train.take(_chosen(train, train_images, seed, order))}
+        splits = {**self.splits, "train": train.take(_choose(train, train_images, seed, order))}
         facts = {**self.facts, "subset": {"train_images": train_images, "seed": seed, "order": order}}
         return dataclasses.replace(self, splits=splits, facts=facts)
 
@@ -171,7 +171,7 @@ def check_split(name: str) -> list[str]:
     return parts
 
 
-def _chosen(examples: Any, count: int, seed: int, order: str) -> np.ndarray:
+def _choose(examples: Any, count: int, seed: int, order: str) -> np.ndarray:
     """Numbers of the first `count` examples in an order that depends on the seed alone, so that subsets are nested.
 
     Sections 4.3 and 4.4 of arXiv:2010.11929 train on random subsets of one set.
@@ -188,11 +188,11 @@ def _chosen(examples: Any, count: int, seed: int, order: str) -> np.ndarray:
     rng = np.random.default_rng([seed, _STREAM])
     drawn = rng.permutation(examples.size)
     if order == "balanced":
-        drawn = drawn[_by_turns(np.asarray(examples.labels)[drawn], rng)]
+        drawn = drawn[_round_robin(np.asarray(examples.labels)[drawn], rng)]
     return np.sort(drawn[:count])
 
 
-def _by_turns(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _round_robin(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Places of the first example of each class, then of the second, and so on; classes keep one random order."""
     by_class = np.argsort(labels, kind="stable")
     grouped = labels[by_class]

@@ -23,7 +23,7 @@ class Targets:
     """
 
     def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
-        """The columns of a table that hold targets, beside `path` and `split`.
+        """The columns of a table that hold targets, without `path` and `split`.
 
         Args:
             path: of the table, for the error.

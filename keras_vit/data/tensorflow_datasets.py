@@ -162,7 +162,7 @@ class StreamSplit:
         skipped = {record.image: tfds.decode.SkipDecoding()} if self._is_encoded() else None
         decoders = tfds.decode.PartialDecoding({record.image: True, kept: True}, decoders=skipped)
         dataset = self.builder.as_dataset(split=self.name, decoders=decoders, shuffle_files=False)
-        return dataset if self.numbers is None else _only(dataset, self.numbers, self._all)
+        return dataset if self.numbers is None else _select(dataset, self.numbers, self._all)
 
     def _is_encoded(self) -> bool:
         import tensorflow_datasets as tfds
@@ -177,7 +177,7 @@ class StreamSplit:
         return max(min(_BLOCK // each, self.size), 1)
 
 
-def _only(dataset: Any, numbers: np.ndarray, size: int) -> Any:
+def _select(dataset: Any, numbers: np.ndarray, size: int) -> Any:
     """The examples of these numbers, of `size` in all."""
     import tensorflow as tf
 
@@ -392,7 +392,7 @@ def example_label(features: dict[str, Tensor], record: DatasetRecord) -> Tensor:
     return label if record.label_classes is None else label * record.classes // record.label_classes
 
 
-def _above(value: Tensor, thresholds: Sequence[float]) -> Tensor:
+def _interval(value: Tensor, thresholds: Sequence[float]) -> Tensor:
     """Number of the interval that contains `value`; intervals include their upper ends."""
     import tensorflow as tf
 
@@ -410,7 +410,7 @@ def _clevr_closest_object_distance(objects: dict[str, Tensor]) -> Tensor:
     """The depth of the closest object, in six intervals of about equal frequency."""
     import tensorflow as tf
 
-    return _above(tf.reduce_min(objects["pixel_coords"][:, 2]), (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0))
+    return _interval(tf.reduce_min(objects["pixel_coords"][:, 2]), (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0))
 
 
 def _kitti_closest_vehicle_distance(objects: dict[str, Tensor]) -> Tensor:
@@ -418,7 +418,7 @@ def _kitti_closest_vehicle_distance(objects: dict[str, Tensor]) -> Tensor:
     import tensorflow as tf
 
     depths = tf.boolean_mask(objects["location"][:, 2], objects["type"] < 3)
-    return _above(tf.reduce_min(tf.concat([depths, [1000.0]], axis=0)), (-100.0, 8.0, 20.0, 999.0))
+    return _interval(tf.reduce_min(tf.concat([depths, [1000.0]], axis=0)), (-100.0, 8.0, 20.0, 999.0))
 
 
 # Computed labels: the feature that they come from, and the function. Source: google-research/task_adaptation, data/.

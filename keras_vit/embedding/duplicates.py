@@ -159,7 +159,7 @@ def _groups(parents: np.ndarray) -> np.ndarray:
 
 
 class _Pace:
-    """Says how a search is getting on: after ten seconds, and then once a minute.
+    """Prints the progress of a search: after ten seconds, and then once a minute.
 
     Args:
         steps: that it takes.
@@ -172,7 +172,7 @@ class _Pace:
         self._next = self._began + _FIRST_WORDS
 
     def step(self) -> None:
-        """Counts a step, and says a line if it is time."""
+        """Counts a step, and prints a line if it is time."""
         self._done += 1
         now = time.monotonic()
         if now >= self._next:
@@ -230,7 +230,7 @@ def read_photo_list(vectors: Path, top: Path | None) -> PhotoList:
         top: from which their paths count; by default where the job found them.
 
     Raises:
-        ValueError: if neither says where, `top` is not there, or the list is another one.
+        ValueError: if the folder is unknown or missing, or the list is another one.
     """
     manifest = read_manifest(vectors)
     place = top or manifest.top

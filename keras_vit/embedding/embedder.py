@@ -125,12 +125,12 @@ class Embedder:
                 f"Received: a {type(photos).__name__}. Of a batch with columns pass the one that holds the photos."
             )
         starts = range(0, max(len(photos), 1), self.batch_size)  # an empty batch gives the width
-        parts = [self._answers(photos[start : start + self.batch_size]) for start in starts]
+        parts = [self._embed_batch(photos[start : start + self.batch_size]) for start in starts]
         statuses = [status for found, _ in parts for status in found]
         rows = np.concatenate([rows for _, rows in parts])
         return {"status": np.array(statuses, str), self.outputs: rows[: len(photos)]}
 
-    def _answers(self, photos: Any) -> tuple[list[str], np.ndarray]:
+    def _embed_batch(self, photos: Any) -> tuple[list[str], np.ndarray]:
         """The statuses, and a row for each photo of a batch; zeros stand in for a photo that cannot be read."""
         opened = self.opened
         statuses = []

@@ -23,7 +23,7 @@ from keras_vit.embedding.part_files import FORMS, PartError, check_form, part_er
 from keras_vit.embedding.photo_lists import LIST, PhotoList, check_files_exist, list_photos, photo_key, read_list
 from keras_vit.embedding.supervisor import TRIES, Supervisor, run_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.files import PREFIX, atomic_write, expand_path, locked, read_head, unlock
+from keras_vit.files import PREFIX, atomic_write, expand_path, lock_dir, read_head, unlock
 from keras_vit.pages.formatting import plural, printable, spreadsheet_cell
 from keras_vit.runs.load import check_run, variant_and_weights
 from keras_vit.weights.resolve import find_file
@@ -129,7 +129,7 @@ def _lock_shard(folder: Path, shard: tuple[int, int]) -> Iterator[None]:
     path = folder / f"{PREFIX}shard-{shard[0]}-of-{shard[1]}.lock"
     path.mkdir(exist_ok=True)
     try:
-        lock = locked(path)
+        lock = lock_dir(path)
     except BlockingIOError:
         raise ArgumentError(
             "one job computes a shard.\n"
@@ -149,7 +149,7 @@ def _manifest(
     listed: PhotoList, model: str, folder: Path, options: JobOptions, say: Callable[[str], Any]
 ) -> tuple[Manifest, PhotoList]:
     """The manifest, which is written now if there is none; and the photos in the order of its rows."""
-    lock = locked(folder, wait=True)  # several shards may begin at once
+    lock = lock_dir(folder, wait=True)  # several shards may begin at once
     try:
         if not os.path.lexists(folder / MANIFEST):
             check_form(options.form or FORMS[0])
@@ -199,7 +199,7 @@ def _check_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callab
     if not gone:
         raise ArgumentError(
             "a job resumes with the photos that it started with.\n"
-            f"Received: shards in which they lie at other places than {printable(folder / LIST)} says.",
+            f"Received: shards with other positions of photos than in {printable(folder / LIST)}.",
             parameters=("out", "photos"),
         )
     first = printable(photo_key(kept.entries[gone[0]]))
@@ -449,7 +449,7 @@ def cluster_shard(text: str | None, environment: Mapping[str, str] | None = None
     """
     if text is not None:
         found = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
-        return _checked(found[1] if found else "", found[2] if found else "", f"--shard {text}")
+        return _check_shard(found[1] if found else "", found[2] if found else "", f"--shard {text}")
     known = os.environ if environment is None else environment
     if "SLURM_ARRAY_TASK_ID" in known:
         return _slurm_shard(known)
@@ -463,30 +463,30 @@ def cluster_shard(text: str | None, environment: Mapping[str, str] | None = None
             f"Received: {index}={known[index]} alone. Set NUM_SHARDS, or pass --shard 0/1 for a job of its own.",
             parameters=("shard",),
         )
-    return _checked(known[index], known[count], f"{index}={known[index]}, {count}={known[count]}")
+    return _check_shard(known[index], known[count], f"{index}={known[index]}, {count}={known[count]}")
 
 
 def _slurm_shard(known: Mapping[str, str]) -> tuple[int, int]:
     """Of an array as `--array=0-7` or `--array=1-15:2`; gaps are refused."""
     names = ["SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT"]
     given = [known.get(name, {"SLURM_ARRAY_TASK_STEP": "1"}.get(name, "")) for name in names]
-    said = ", ".join(f"{name}={value}" for name, value in zip(names, given, strict=True))
+    shown = ", ".join(f"{name}={value}" for name, value in zip(names, given, strict=True))
     if not all(value.isascii() and value.isdecimal() for value in given) or int(given[2]) < 1:
-        raise _error(said, _NO_GAPS)
+        raise _shard_error(shown, _NO_GAPS)
     number, first, step, count = map(int, given)
-    return _checked(str((number - first) // step), str(count), said, _NO_GAPS)
+    return _check_shard(str((number - first) // step), str(count), shown, _NO_GAPS)
 
 
-def _checked(index: str, count: str, said: str, hint: str = "") -> tuple[int, int]:
+def _check_shard(index: str, count: str, shown: str, hint: str = "") -> tuple[int, int]:
     numbers = [int(text) if text.isascii() and text.isdecimal() else -1 for text in (index, count)]
     if not 0 <= numbers[0] < numbers[1]:
-        raise _error(said, hint)
+        raise _shard_error(shown, hint)
     return numbers[0], numbers[1]
 
 
-def _error(said: str, hint: str) -> Exception:
+def _shard_error(shown: str, hint: str) -> Exception:
     return ArgumentError(
         "the number of a job counts from 0 and is below how many there are, as --shard 0/8 to --shard 7/8.\n"
-        f"Received: {said}.{hint}",
+        f"Received: {shown}.{hint}",
         parameters=("shard",),
     )

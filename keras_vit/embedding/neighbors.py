@@ -94,14 +94,14 @@ def nearest_neighbors(
         part = slice(start, start + _ROWS)
         itself = start if is_own else None
         if index is None:
-            candidates = _by_products(queries[part], rows.vectors, min(k + _SPARE, most), itself)
+            candidates = _candidates(queries[part], rows.vectors, min(k + _SPARE, most), itself)
         else:
             candidates = index.search(queries[part], k + _SPARE, itself)
-        found[0][part], found[1][part] = _ordered(queries[part], rows.vectors, candidates, k)
+        found[0][part], found[1][part] = _rank(queries[part], rows.vectors, candidates, k)
     return Neighbors(*found, rows.photos)
 
 
-def _by_products(queries: np.ndarray, vectors: np.ndarray, count: int, itself: int | None) -> np.ndarray:
+def _candidates(queries: np.ndarray, vectors: np.ndarray, count: int, itself: int | None) -> np.ndarray:
     """int64 `(Q, count)`, the rows with the largest products, or -1.
 
     Args:
@@ -121,11 +121,11 @@ def _by_products(queries: np.ndarray, vectors: np.ndarray, count: int, itself: i
             own = np.arange(itself, itself + len(queries)) - first
             inside = np.flatnonzero((own >= 0) & (own < len(others)))
             products[inside, own[inside]] = -np.inf
-        _take(indices, values, products, first)
+        _keep_largest(indices, values, products, first)
     return indices
 
 
-def _take(indices: np.ndarray, values: np.ndarray, products: np.ndarray, first: int) -> None:
+def _keep_largest(indices: np.ndarray, values: np.ndarray, products: np.ndarray, first: int) -> None:
     """Puts the products that are larger than the least kept value in its place; both arrays are changed."""
     count = values.shape[1]
     above = products > values[:, -1:]
@@ -147,7 +147,7 @@ def _take(indices: np.ndarray, values: np.ndarray, products: np.ndarray, first: 
     indices[touched], values[touched] = all_indices[best], all_values[best]
 
 
-def _ordered(queries: np.ndarray, vectors: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _rank(queries: np.ndarray, vectors: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k best candidates by their exact cosines, and of equal ones by their index."""
     which, columns = np.nonzero(candidates >= 0)
     values = np.full(candidates.shape, np.nan, "float32")  # which are sorted to the end
@@ -175,7 +175,7 @@ def as_rows(vectors: np.ndarray | FilePath) -> Rows:
         ValueError: for an array of another shape or kind, and as `read_vectors`.
     """
     if isinstance(vectors, (str, os.PathLike)):
-        return _of_folder(vectors)
+        return _job_rows(vectors)
     return Rows(check_rows("vectors", vectors))
 
 
@@ -191,7 +191,7 @@ def check_rows(name: str, given: np.ndarray) -> np.ndarray:
     return found
 
 
-def _of_folder(folder: FilePath) -> Rows:
+def _job_rows(folder: FilePath) -> Rows:
     manifest = read_manifest(expand_path(folder))
     vectors = np.empty((manifest.photos, manifest.width), "float32")
     photos = np.empty(manifest.photos, object)

@@ -91,7 +91,7 @@ def list_photos(what: str | os.PathLike) -> PhotoList:
     if path.suffix.lower() == ".csv" and path.is_file():
         found = PhotoList(path.parent, _table_paths(path))
     else:
-        found = _shard_photos(path) or PhotoList(path, _below(path))
+        found = _shard_photos(path) or PhotoList(path, _folder_paths(path))
     if not found.entries:
         raise ArgumentError(
             "`photos` must be a folder with photos in it or below it, a .csv file with the column path, or shards.\n"
@@ -164,7 +164,7 @@ def _is_list(path: Path) -> bool:
         return False
 
 
-def _below(folder: Path) -> list[Entry]:
+def _folder_paths(folder: Path) -> list[Entry]:
     from keras_vit.images.pillow_formats import missing_package
 
     suffixes = READABLE if missing_package("HEIC") else (*READABLE, *HEIC)

@@ -42,7 +42,7 @@ class Worker:
     def __init__(self, first: dict[str, Any], threads: int) -> None:
         self.part: int | None = None
         self.is_ready = False
-        self._begun = b""  # an answer of which a part has come
+        self._incomplete = b""  # an answer of which a part has come
         self._printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `stop`
         environment = {**os.environ, **dict.fromkeys(_LIMITS, str(threads)), "TF_NUM_INTEROP_THREADS": "1"}
         environment |= {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -80,7 +80,7 @@ class Worker:
     def answers(self) -> list[dict[str, Any]] | None:
         """Its next answers, for which this waits; `None` once it has ended."""
         data = os.read(self.output.fileno(), 1 << 16)
-        *lines, self._begun = (self._begun + data).split(b"\n")
+        *lines, self._incomplete = (self._incomplete + data).split(b"\n")
         return [json.loads(line) for line in lines] if data else None
 
     def ended(self) -> str:
@@ -188,7 +188,7 @@ class Supervisor:
         """
         while self._waiting or any(worker.part is not None for worker in self.workers):
             for worker in self.workers:
-                self._give(worker)
+                self._assign(worker)
             while len(self.workers) < min(self._processes, len(self._waiting) + self._busy()):
                 self._start()
             ready = self._selector.select(patience)
@@ -221,7 +221,7 @@ class Supervisor:
         if "fault" in answer:
             yield self._retry_or_give_up(worker, answer["fault"])
 
-    def _give(self, worker: Worker) -> None:
+    def _assign(self, worker: Worker) -> None:
         if self._waiting and worker.is_ready and worker.part is None:
             worker.part = self._waiting.popleft()
             worker.send(self._tasks(worker.part))

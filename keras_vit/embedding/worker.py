@@ -52,7 +52,7 @@ def main() -> int:
 
             answer(prepared=prepare(**first["prepare"], say=lambda line: answer(message=line)))
         else:
-            _work(Path(first["folder"]), Path(first["top"]), first["model"], tasks, answer)
+            _run_tasks(Path(first["folder"]), Path(first["top"]), first["model"], tasks, answer)
     except BrokenPipeError:  # the supervisor is gone
         return 1
     except Exception as error:
@@ -82,7 +82,7 @@ def _listen(tasks: "queue.SimpleQueue[str]") -> None:
     os._exit(128 + signal.SIGTERM)
 
 
-def _work(folder: Path, top: Path, model: str, tasks: "queue.SimpleQueue[str]", answer: Answer) -> None:
+def _run_tasks(folder: Path, top: Path, model: str, tasks: "queue.SimpleQueue[str]", answer: Answer) -> None:
     manifest = read_manifest(folder)
     given: dict[str, Any] = {"outputs": manifest.outputs, "batch_size": manifest.batch_size}
     if manifest.file is not None:
@@ -96,10 +96,10 @@ def _work(folder: Path, top: Path, model: str, tasks: "queue.SimpleQueue[str]", 
     with concurrent.futures.ThreadPoolExecutor(_READERS) as readers:
         while (line := tasks.get().strip()) != END:
             task = json.loads(line)
-            _do(folder, top, manifest, embedder, readers, task["part"], task["photos"], answer)
+            _compute_part(folder, top, manifest, embedder, readers, task["part"], task["photos"], answer)
 
 
-def _do(
+def _compute_part(
     folder: Path,
     top: Path,
     manifest: Manifest,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from keras_vit.checks import with_parameters
-from keras_vit.files import PREFIX, FileKindError, flush, flush_folder, locked, open_regular, unlock
+from keras_vit.files import PREFIX, FileKindError, flush, flush_folder, lock_dir, open_regular, unlock
 
 _PREFIX = f"{PREFIX}export-"
 _OLD = ".old"  # the replaced file, until the end
@@ -46,7 +46,7 @@ def _new_folder(parent: Path) -> Iterator[Path]:
     while True:
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         with contextlib.suppress(BlockingIOError):  # another export removes it, since it was not locked yet
-            lock = locked(place)
+            lock = lock_dir(place)
             if place.exists():
                 break
             unlock(lock)
@@ -64,7 +64,7 @@ def remove_stale_folders(parent: Path) -> None:
         if not named or not entry.is_dir(follow_symlinks=False):
             continue
         with contextlib.suppress(BlockingIOError):
-            lock = locked(entry.path)
+            lock = lock_dir(entry.path)
             if lock is not None:
                 shutil.rmtree(entry.path, ignore_errors=True)
                 unlock(lock)
@@ -87,7 +87,7 @@ def publish_files(place: Path, path: Path, is_own_file: Callable[[Path], bool] |
     files = sorted(place.iterdir(), key=lambda file: file.name == path.name)
     for file in files:
         flush(file)
-    lock = locked(path.parent, wait=True)  # two exports publish one after the other
+    lock = lock_dir(path.parent, wait=True)  # two exports publish one after the other
     try:
         for file in files:
             check_absent(path.with_name(file.name), is_own_file)

@@ -48,7 +48,7 @@ def photo_bytes(place: PhotoLocation) -> bytes:
         return read_regular(place, MAX_BYTES)
     if place.size > MAX_BYTES:
         raise FileKindError("a photo must have at most 1 GiB", str(place), f"more than {MAX_BYTES:,} bytes")
-    data = _of_record(place) if place.record >= 0 else _of_file(place)
+    data = _read_record(place) if place.record >= 0 else _read_range(place)
     if len(data) != place.size:
         raise FileKindError(_RULE, str(place), "in a shard that was cut short")
     return data
@@ -60,7 +60,7 @@ def close_shards() -> None:
     _reader.cache_clear()
 
 
-def _of_file(place: ByteRange) -> bytes:
+def _read_range(place: ByteRange) -> bytes:
     if hasattr(os, "pread"):
         descriptor = _descriptor(place.file)  # held by name, so that it stays open while this thread reads
         return os.pread(descriptor.number, place.size, place.offset)
@@ -86,7 +86,7 @@ def _descriptor(path: str) -> _Descriptor:
     return _Descriptor(path)
 
 
-def _of_record(place: ByteRange) -> bytes:
+def _read_record(place: ByteRange) -> bytes:
     try:
         record = _reader(place.file).read([place.record])[0]
     except (IndexError, RuntimeError, ValueError) as error:

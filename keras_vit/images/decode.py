@@ -33,7 +33,7 @@ def decode_image(data: Tensor, orientation: Tensor | None = None, channels: int 
     Raises:
         tf.errors.InvalidArgumentError: for other formats, damaged files, and more than `MAX_PIXELS` pixels.
     """
-    return _finished(stored_pixels(_checked(data), ratio), orientation, channels)
+    return _finish(stored_pixels(_check_header(data), ratio), orientation, channels)
 
 
 def shrink_ratio(data: bytes, orientation: int, least: Pair) -> int:
@@ -76,8 +76,8 @@ def decode_window(data: Tensor, window: Tensor, orientation: Tensor | None = Non
     """
     import tensorflow as tf
 
-    data = _checked(data)
-    size = _upright(stored_size(data), orientation)
+    data = _check_header(data)
+    size = _upright_size(stored_size(data), orientation)
     window = window(*size) if callable(window) else window
     window = tf.stack(window if orientation is None else stored_window(window, size, orientation))
     pixels = tf.cond(
@@ -85,10 +85,10 @@ def decode_window(data: Tensor, window: Tensor, orientation: Tensor | None = Non
         lambda: tf.io.decode_and_crop_jpeg(data, window, 3, dct_method=_EXACT),
         lambda: tf.slice(_decode_png(data), [window[0], window[1], 0], [window[2], window[3], 3]),
     )
-    return _finished(pixels, orientation, channels)
+    return _finish(pixels, orientation, channels)
 
 
-def _upright(size: Tensor, orientation: Tensor | None) -> tuple[Tensor, Tensor]:
+def _upright_size(size: Tensor, orientation: Tensor | None) -> tuple[Tensor, Tensor]:
     """`(H, W)` of the upright picture, int32 scalars."""
     import tensorflow as tf
 
@@ -116,7 +116,7 @@ def apply_orientation(pixels: Tensor, orientation: Tensor) -> Tensor:
     return tf.ensure_shape(result, (None, None, pixels.shape[-1]))
 
 
-def _checked(data: Tensor) -> Tensor:
+def _check_header(data: Tensor) -> Tensor:
     """The same bytes; refuses a file whose header is not that of a JPEG or PNG of allowed size."""
     import tensorflow as tf
 
@@ -169,7 +169,7 @@ def _decode_png(data: Tensor) -> Tensor:
     return tf.io.decode_png(without_texts(data), 3)
 
 
-def _finished(pixels: Tensor, orientation: Tensor | None, channels: int) -> Tensor:
+def _finish(pixels: Tensor, orientation: Tensor | None, channels: int) -> Tensor:
     import tensorflow as tf
 
     pixels = tf.ensure_shape(pixels, (None, None, 3))

@@ -138,7 +138,7 @@ def without_texts(data: Tensor) -> Tensor:
         return *_next_chunk(place, size, _length(data)), texts | _is_text(kind)
 
     first = tf.constant(len(PNG_START), tf.int64)
-    has_texts = _walk(step, (first, first + 8 <= _length(data), tf.constant(False)))[2]
+    has_texts = _loop(step, (first, first + 8 <= _length(data), tf.constant(False)))[2]
     return tf.cond(has_texts, lambda: _other_chunks(data), lambda: data)
 
 
@@ -153,7 +153,7 @@ def _other_chunks(data: Tensor) -> Tensor:
 
     first = tf.constant(len(PNG_START), tf.int64)
     parts = tf.TensorArray(tf.string, 0, dynamic_size=True, element_shape=())
-    parts = _walk(step, (first, first + 8 <= _length(data), tf.constant(0), parts))[3]
+    parts = _loop(step, (first, first + 8 <= _length(data), tf.constant(0), parts))[3]
     return tf.strings.join([tf.constant(PNG_START), tf.strings.reduce_join(parts.stack())])
 
 
@@ -194,7 +194,7 @@ def _in_jpeg(data: Tensor) -> tuple[Tensor, ...]:
         return place, going, start, stop, components, one_scan, tf.where(going & plain, place, seen), plain
 
     two, none, yes, no = tf.constant(2, tf.int64), tf.constant(0, tf.int64), tf.constant(True), tf.constant(False)
-    _, going, start, stop, _, one_scan, seen, _ = _walk(step, (two, yes, none, none, none, no, two, yes))
+    _, going, start, stop, _, one_scan, seen, _ = _loop(step, (two, yes, none, none, none, no, two, yes))
     within_limits = tf.cond(one_scan, lambda: yes, lambda: _scans(data, seen) <= MAX_SCANS)
     return start, stop, one_scan, within_limits & ~going
 
@@ -227,7 +227,7 @@ def _in_png(data: Tensor) -> tuple[Tensor, ...]:
         return *_next_chunk(place, size, length), start, stop
 
     none = tf.constant(0, tf.int64)
-    _, going, start, stop = _walk(step, (first, first + 8 <= length, none, none))
+    _, going, start, stop = _loop(step, (first, first + 8 <= length, none, none))
     return start, stop, tf.constant(True), ~going
 
 
@@ -241,7 +241,7 @@ def _is_text(kind: Tensor) -> Tensor:
     return (kind == TEXTS[0]) | (kind == TEXTS[1])
 
 
-def _walk(step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _loop(step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Repeats `step` while the second part of the state is true, at most `MAX_STEPS` times."""
     import tensorflow as tf
 

@@ -48,20 +48,20 @@ def decode_photo(data: bytes, channels: int = 3) -> np.ndarray:
     else:
         if reason := header_error(data):
             raise PillowError(reason)
-        pixels = _of_jpeg(data) if data.startswith(JPEG_START) else _of_png(data)
-    pixels = _upright(pixels, exif_orientation(data))
-    return pixels if channels == 3 else _grey(pixels)
+        pixels = _decode_jpeg(data) if data.startswith(JPEG_START) else _decode_png(data)
+    pixels = _turn_upright(pixels, exif_orientation(data))
+    return pixels if channels == 3 else _to_grey(pixels)
 
 
-def _of_jpeg(data: bytes) -> np.ndarray:
-    size, few = _size_of_jpeg(data), respects_limits(data)
+def _decode_jpeg(data: bytes) -> np.ndarray:
+    size, few = _jpeg_size(data), respects_limits(data)
     if size is None:
         raise PillowError(damage_error(data) if few else parts_error(data))
     _check(data, size[0] * size[1], few)
-    return _decoded(data, _without_notes(data), "JPEG")
+    return _decode_with_pillow(data, _strip_metadata(data), "JPEG")
 
 
-def _of_png(data: bytes) -> np.ndarray:
+def _decode_png(data: bytes) -> np.ndarray:
     width, height = (int.from_bytes(data[place : place + 4], "big") for place in (16, 20))
     chunks = list(_chunks(data))
     _check(data, width * height, len(chunks) <= MAX_STEPS)
@@ -71,7 +71,7 @@ def _of_png(data: bytes) -> np.ndarray:
             break
         parts.append(data[start - 8 : stop + 4])
         if kind == b"IEND":
-            return _decoded(data, b"".join(parts), "PNG")
+            return _decode_with_pillow(data, b"".join(parts), "PNG")
     raise PillowError(damage_error(data))  # of a part, or without an end
 
 
@@ -82,7 +82,7 @@ def _check(data: bytes, pixels: int, few: bool) -> None:
         raise PillowError(parts_error(data))
 
 
-def _decoded(data: bytes, stripped: bytes, kind: str) -> np.ndarray:
+def _decode_with_pillow(data: bytes, stripped: bytes, kind: str) -> np.ndarray:
     from PIL import Image
 
     try:
@@ -104,7 +104,7 @@ def _as_rgb(image: Any) -> np.ndarray:
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
-def _upright(pixels: np.ndarray, turn: int) -> np.ndarray:
+def _turn_upright(pixels: np.ndarray, turn: int) -> np.ndarray:
     """Pixels turned and mirrored by an EXIF orientation, 1 to 8."""
     if turn >= 5:
         pixels = pixels.transpose(1, 0, 2)
@@ -112,13 +112,13 @@ def _upright(pixels: np.ndarray, turn: int) -> np.ndarray:
     return pixels[:: -1 if rows else 1, :: -1 if columns else 1]
 
 
-def _grey(pixels: np.ndarray) -> np.ndarray:
+def _to_grey(pixels: np.ndarray) -> np.ndarray:
     """Luma of ITU-R 601 in Pillow's fixed point, `(H, W, 1)`."""
     weighed = pixels.astype("int32") @ np.array([19595, 38470, 7471], "int32")
     return ((weighed + 0x8000) >> 16).astype("uint8")[..., None]
 
 
-def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     """`(H, W)` of the first frame; `None` without one."""
     for marker, start, stop in jpeg_segments(data):
         if marker[0] in _FRAMES and start + 5 <= min(stop, len(data)):
@@ -137,7 +137,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         place = stop + 4
 
 
-def _without_notes(data: bytes) -> bytes:
+def _strip_metadata(data: bytes) -> bytes:
     """A JPEG without the segments that do not change its pixels, as EXIF and thumbnails."""
     skipped = [(start - 4, stop) for marker, start, stop in jpeg_segments(data) if marker[0] in _SKIPPED]
     if not skipped or skipped[-1][1] > len(data):
@@ -161,7 +161,7 @@ def preprocess(pixels: np.ndarray, record: Preprocessing) -> np.ndarray:
     if size is None or record.resize == "none" or (record.resize == "squash" and size == pixels.shape[:2]):
         return scaled(pixels.astype("float32"), record)
     if is_plain_bilinear(record):
-        return _between_four(pixels, record)
+        return _bilinear(pixels, record)
     return scaled(_by_matrices(pixels, record), record)
 
 
@@ -181,7 +181,7 @@ def resize_to_levels(pixels: np.ndarray, record: Preprocessing) -> np.ndarray:
     return np.clip(np.rint(preprocess(pixels, record)), 0, 255).astype("uint8")
 
 
-def _between_four(pixels: np.ndarray, record: Preprocessing) -> np.ndarray:
+def _bilinear(pixels: np.ndarray, record: Preprocessing) -> np.ndarray:
     """Bilinear without antialias, as TensorFlow computes it: each new pixel lies between four old ones."""
     (top, bottom, down), (left, right, along) = (
         _pixels_around(old, new) for old, new in zip(pixels.shape[:2], record.image_size or (), strict=True)

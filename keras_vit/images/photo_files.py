@@ -47,7 +47,7 @@ def is_photo(name: str, suffixes: Collection[str] = SUFFIXES) -> bool:
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes
 
 
-def _counts(path: Path, suffixes: Collection[str] = SUFFIXES) -> bool:
+def _is_photo_file(path: Path, suffixes: Collection[str] = SUFFIXES) -> bool:
     """Whether a file counts as a photo: by its name, or, if that has no suffix, by its first bytes."""
     if path.suffix or path.name.startswith("."):
         return is_photo(path.name, suffixes)
@@ -58,13 +58,13 @@ def photos_below(folder: Path, suffixes: Collection[str] = SUFFIXES) -> Iterator
     """The photos in a folder and in the folders below it, in no order; links to folders are not followed."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not is_system(name)]
-        yield from (path for path in (Path(place, name) for name in names) if _counts(path, suffixes))
+        yield from (path for path in (Path(place, name) for name in names) if _is_photo_file(path, suffixes))
 
 
 def has_photos(folder: Path) -> bool:
     """Whether photos lie in a folder itself."""
     with os.scandir(folder) as entries:
-        return any(not entry.is_dir() and _counts(Path(entry.path)) for entry in entries)
+        return any(not entry.is_dir() and _is_photo_file(Path(entry.path)) for entry in entries)
 
 
 def others_below(folder: Path, counted: Collection[str]) -> collections.Counter[str]:
@@ -80,7 +80,7 @@ def others_below(folder: Path, counted: Collection[str]) -> collections.Counter[
         for name in names:
             if str(Path(place, name)) in counted:
                 continue
-            if _counts(Path(place, name)):
+            if _is_photo_file(Path(place, name)):
                 found[f"photos in {system}" if system else "photos outside of the class folders"] += 1
             else:
                 found["other files"] += 1

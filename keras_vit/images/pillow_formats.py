@@ -78,7 +78,7 @@ def decode_by_pillow(data: bytes, kind: str) -> np.ndarray:
         size = _stored_size(data, kind)
         if size is not None:  # Pillow warns of large pictures, and of the size before it decodes
             _check_size(*size)
-        with _opened(data, kind) as image:
+        with _open(data, kind) as image:
             _check_size(*image.size)
             image = image if image.mode == "RGB" else image.convert("RGBA").convert("RGB")
             return np.asarray(image)
@@ -97,10 +97,10 @@ def convert_to_png(data: bytes) -> bytes:
     kind = pillow_format(data)
     if kind is None:
         return data
-    return _written(decode_by_pillow(data, kind))
+    return _encode_png(decode_by_pillow(data, kind))
 
 
-def _written(pixels: np.ndarray) -> bytes:
+def _encode_png(pixels: np.ndarray) -> bytes:
     """A PNG of uint8 `(H, W, 3)`, whose rows are neither filtered nor compressed; Pillow takes 15 times as long."""
     height, width, _ = pixels.shape
     rows = np.zeros((height, 1 + 3 * width), "uint8")  # the number of the filter stands before each row
@@ -129,7 +129,7 @@ def convert_in_graph(data: Tensor) -> Tensor:
     return tf.ensure_shape(tf.cond(known, lambda: data, converted), ())
 
 
-def _opened(data: bytes, kind: str) -> Any:
+def _open(data: bytes, kind: str) -> Any:
     if kind == "HEIC":
         import pillow_heif
 

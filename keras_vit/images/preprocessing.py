@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import Tensor
-from keras_vit.checks import check_choice, check_number, check_positive_int, note_process
+from keras_vit.checks import check_choice, check_number, check_positive_int, record_process
 from keras_vit.images.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_crop, resize_axis
 
 _LARGE = 2**24  # numbers; larger arrays are resized in strips of rows to save memory
@@ -97,7 +97,7 @@ class Preprocessing:
     @property
     def value_range(self) -> tuple[float, float]:
         """Lowest and highest value after preprocessing, over all channels."""
-        black, white = _black_and_white(self)
+        black, white = _value_limits(self)
         return min(black), max(white)
 
     def with_channels(self, channels: int) -> "Preprocessing":
@@ -132,7 +132,7 @@ class Preprocessing:
         is_scaled_alone = self.resize == "none" or self.image_size is None
         if is_scaled_alone or (self.resize == "squash" and self.image_size == tuple(images.shape[-3:-1])):
             return preprocess_input(images, self)
-        note_process()  # a fork may scale photos too, but no model of its own would answer
+        record_process()  # a fork may scale photos too, but no model of its own would answer
         from keras import ops
 
         squashes = self.resize == "squash" and self.interpolation == "bilinear"
@@ -158,7 +158,7 @@ def _values(field: str, values: Any) -> list[Any]:
     return np.asarray(values, object).tolist()
 
 
-def _black_and_white(record: Preprocessing) -> tuple[list[float], list[float]]:
+def _value_limits(record: Preprocessing) -> tuple[list[float], list[float]]:
     """The values of 0 and of 255 after preprocessing, per channel."""
     stats = list(zip(record.mean, record.std, strict=True))
     return [-mean / std for mean, std in stats], [(1 - mean) / std for mean, std in stats]
@@ -418,10 +418,10 @@ def scale_uint8(pixels: Tensor, record: Preprocessing) -> Tensor:
     """
     from keras import backend
 
-    return _divided(pixels, record) if backend.backend() == "tensorflow" else _looked_up(pixels, record)
+    return _divide_in_float64(pixels, record) if backend.backend() == "tensorflow" else _scale_by_table(pixels, record)
 
 
-def _divided(pixels: Tensor, record: Preprocessing) -> Tensor:
+def _divide_in_float64(pixels: Tensor, record: Preprocessing) -> Tensor:
     """A quotient in float64 is that in float32 once it is rounded, with the reciprocal too: 53 bits are 2 * 24 and 5.
 
     It takes 0.6 ms for an image on a core, a table 6.8 ms, B/16 itself 185 ms.
@@ -437,7 +437,7 @@ def _divided(pixels: Tensor, record: Preprocessing) -> Tensor:
     return tf.ensure_shape(tf.reshape(values, shape), pixels.shape)
 
 
-def _looked_up(pixels: Tensor, record: Preprocessing) -> Tensor:
+def _scale_by_table(pixels: Tensor, record: Preprocessing) -> Tensor:
     """By a table of what each grey level of a channel becomes; XLA takes 0.3 ms for an image on a core."""
     from keras import ops
 

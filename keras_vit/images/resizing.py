@@ -89,8 +89,8 @@ def covering_size(old: Sequence[Tensor], record: Any, ops: Any) -> tuple[Tensor,
     larger = max if known else ops.maximum
     height, width = sides_to_cover(record, record.image_size)
     if record.rounding == "big_vision":
-        return _by_factor(old, (height, width), np if known else ops, larger)
-    divided = _rounded if record.rounding == "timm" and height != width else _cut
+        return _size_by_factor(old, (height, width), np if known else ops, larger)
+    divided = _round_divide if record.rounding == "timm" and height != width else _floor_divide
     return larger(height, divided(width * old[0], old[1], ops)), larger(width, divided(height * old[1], old[0], ops))
 
 
@@ -113,7 +113,7 @@ def least_size(record: Any) -> Pair | None:
     return 2 * height, 2 * width
 
 
-def _by_factor(
+def _size_by_factor(
     old: Sequence[Tensor], sides: Sequence[int], xp: Any, larger: Callable[..., Tensor]
 ) -> tuple[Tensor, ...]:
     cast = (lambda x: np.float32(x)) if xp is np else (lambda x: xp.cast(x, "float32"))
@@ -123,11 +123,11 @@ def _by_factor(
     return tuple(larger(side, length) for side, length in zip(sides, whole, strict=True))
 
 
-def _cut(dividend: Tensor, divisor: Tensor, ops: Any) -> Tensor:
+def _floor_divide(dividend: Tensor, divisor: Tensor, ops: Any) -> Tensor:
     return dividend // divisor
 
 
-def _rounded(dividend: Tensor, divisor: Tensor, ops: Any) -> Tensor:
+def _round_divide(dividend: Tensor, divisor: Tensor, ops: Any) -> Tensor:
     """The quotient of ints or int tensors, rounded to even as by Python's `round`."""
     up = (2 * dividend + divisor) // (2 * divisor)
     tie = (2 * dividend + divisor) % (2 * divisor) == 0

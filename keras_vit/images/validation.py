@@ -101,8 +101,8 @@ def check_images(paths: Sequence[PhotoLocation], on_bad_image: str = "skip") -> 
         UserWarning: for bad files, with the number and an example of each kind, and what to do.
     """
     pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
-    with silent_descriptor(2, sys.stderr) as heard, pool:  # libjpeg writes a line to it for each damaged file
-        found = list(_with_progress(pool.map(check_image, paths), len(paths), heard))
+    with silent_descriptor(2, sys.stderr) as stderr, pool:  # libjpeg writes a line to it for each damaged file
+        found = list(_with_progress(pool.map(check_image, paths), len(paths), stderr))
     bad = [image for image in found if isinstance(image, BadImage)]
     if bad and on_bad_image == "raise":
         raise ArgumentError(
@@ -112,7 +112,7 @@ def check_images(paths: Sequence[PhotoLocation], on_bad_image: str = "skip") -> 
         )
     if bad:
         kinds = [f"  {count:,} {kind}, as {printable(example)}" for kind, (count, example) in _by_kind(bad).items()]
-        lines = [f"left out {_counted(bad)}:", *kinds, _remedy(bad)]
+        lines = [f"left out {_count_in_words(bad)}:", *kinds, _remedy(bad)]
         warnings.warn("\n".join(lines), UserWarning, stacklevel=2)
     return found
 
@@ -163,7 +163,7 @@ def decode_error(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
     import tensorflow as tf
 
     if pillow_format(data):
-        return _fault_by_pillow(data, decode)
+        return _pillow_error(data, decode)
     if reason := header_error(data):
         return reason
     try:
@@ -198,7 +198,7 @@ def parts_error(data: bytes) -> str:
     return f"more than {f'{MAX_SCANS} scans or {MAX_STEPS:,} segments' if is_jpeg else f'{MAX_STEPS:,} chunks'}"
 
 
-def _fault_by_pillow(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
+def _pillow_error(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
     try:
         decode(data)
     except PillowError as fault:
@@ -227,11 +227,11 @@ def _read(place: PhotoLocation) -> ValidImage | BadImage:
         return BadImage(path, kind + _NEEDS + package)
     reason = decode_error(data, _try_decode)
     if reason is not None:
-        return BadImage(path, _named_by_suffix(path, reason))
+        return BadImage(path, _reason_by_suffix(path, reason))
     return ValidImage(place, exif_orientation(data), hashlib.blake2b(data, digest_size=16).digest(), kind is not None)
 
 
-def _named_by_suffix(path: str, reason: str) -> str:
+def _reason_by_suffix(path: str, reason: str) -> str:
     """The reason why a file cannot be decoded, with its kind where only the suffix shows it."""
     suffix = os.path.splitext(path)[1].lower()
     is_named = suffix in UNSUPPORTED_SUFFIXES and (_OTHER in reason or reason.startswith("not an image"))
@@ -294,23 +294,23 @@ def _remedy(bad: Sequence[BadImage]) -> str:
     return " ".join(steps)
 
 
-def _counted(bad: Sequence[BadImage]) -> str:
+def _count_in_words(bad: Sequence[BadImage]) -> str:
     return f"{len(bad):,} bad image{'s' * (len(bad) > 1)}"
 
 
 def _summary(bad: Sequence[BadImage]) -> str:
     lines = [f"  {printable(image.path)}: {image.reason}" for image in bad[:_NAMED]]
     more = [f"  and {len(bad) - _NAMED} more"] if len(bad) > _NAMED else []
-    return "\n".join([f"{_counted(bad)}:", *lines, *more])
+    return "\n".join([f"{_count_in_words(bad)}:", *lines, *more])
 
 
-def _with_progress(results: Iterable[Any], total: int, heard: int | None = None) -> Iterator[Any]:
+def _with_progress(results: Iterable[Any], total: int, stderr: int | None = None) -> Iterator[Any]:
     """Yields the same results; after a second, a terminal shows a progress bar with the time left.
 
     Args:
         results: an iterator.
         total: number of results.
-        heard: a copy of the descriptor of the standard error, if descriptor 2 itself is silent.
+        stderr: a copy of the descriptor of the standard error, if descriptor 2 itself is silent.
     """
     if not sys.stderr.isatty():
         yield from results
@@ -319,7 +319,7 @@ def _with_progress(results: Iterable[Any], total: int, heard: int | None = None)
     from rich.progress import Progress
 
     began, task = time.monotonic(), None
-    with visible_stderr(heard) as stream, Progress(console=Console(file=stream), transient=True) as progress:
+    with visible_stderr(stderr) as stream, Progress(console=Console(file=stream), transient=True) as progress:
         for done, result in enumerate(results, 1):
             if task is None and time.monotonic() - began > _PATIENCE:
                 task = progress.add_task("Checking images", total=total)

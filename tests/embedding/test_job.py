@@ -26,7 +26,7 @@ from keras_vit.embedding.part_files import part_error, read_part, read_vectors, 
 from keras_vit.embedding.photo_lists import list_photos, photo_key, photo_location, read_list
 from keras_vit.embedding.supervisor import Supervisor
 from keras_vit.exporting.engines.accelerate import write_engine
-from keras_vit.files import locked
+from keras_vit.files import lock_dir
 
 # TensorFlow counts the tracing of every test's own function as one that is traced again and again.
 pytestmark = pytest.mark.filterwarnings("ignore:.*triggered tf.function retracing")
@@ -284,7 +284,7 @@ def test_tables_and_shards_are_lists_of_the_same_photos_as_folders(photos, tmp_p
 
 def test_a_second_job_of_a_shard_is_refused_while_the_first_computes(photos, engine, job, run):
     (place := job / ".keras_vit-shard-0-of-1.lock").mkdir()
-    lock = locked(place)
+    lock = lock_dir(place)
     try:
         code, _, errors = run("embed", photos, "--model", engine, "--out", job)
     finally:
@@ -321,7 +321,9 @@ def test_a_full_disk_ends_the_job_and_names_the_part(undisturbed, photos, engine
     manifest = read_manifest(undisturbed)
     embedder = keras_vit.Embedder(engine, threads=1, batch_size=4)
     with worker.concurrent.futures.ThreadPoolExecutor(1) as readers:
-        worker._do(undisturbed, photos, manifest, embedder, readers, 0, ["large.jpg"] * 4, lambda **a: said.append(a))
+        worker._compute_part(
+            undisturbed, photos, manifest, embedder, readers, 0, ["large.jpg"] * 4, lambda **a: said.append(a)
+        )
     assert said == [
         {"fatal": f"{undisturbed}/part-00000.parquet cannot be written: No space left on device. Make room."}
     ]

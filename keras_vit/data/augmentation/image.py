@@ -155,7 +155,7 @@ def crop_and_resize(pixels: Tensor, record: Augmentation, image_size: Pair, seed
         return _resize(pixels, image_size)
     large: Sequence[Tensor] = [round(side * ENLARGED) for side in image_size]
     if record.crop == "resmall_crop":
-        large = _covering(height, width, large)
+        large = _covering_size(height, width, large)
     pixels = _resize(pixels, large)
     corner = [integer(seed, place, large[axis] - image_size[axis] + 1) for axis, place in enumerate((_ROW, _COLUMN))]
     return tf.slice(pixels, [*corner, 0], [*image_size, pixels.shape[-1]])
@@ -167,7 +167,7 @@ def _resize(pixels: Tensor, size: Sequence[Tensor]) -> Tensor:
     return tf.image.resize(pixels, tf.stack(size), "bilinear", antialias=False)
 
 
-def _covering(height: Tensor, width: Tensor, size: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _covering_size(height: Tensor, width: Tensor, size: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The smallest size that covers `size` and keeps the aspect, rounded as `"crop"` rounds in evaluation."""
     import tensorflow as tf
 

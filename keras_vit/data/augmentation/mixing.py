@@ -64,10 +64,10 @@ def _mixup(images: Tensor, one_hot: Tensor, alpha: float, seed: Tensor) -> tuple
 
     share = _beta(alpha, seed)
     share = tf.maximum(share, 1 - share)
-    return tuple(_mean(values, tf.roll(values, 1, 0), share) for values in (images, one_hot))
+    return tuple(_mix(values, tf.roll(values, 1, 0), share) for values in (images, one_hot))
 
 
-def _mean(values: Tensor, others: Tensor, share: Tensor) -> Tensor:
+def _mix(values: Tensor, others: Tensor, share: Tensor) -> Tensor:
     import tensorflow as tf
 
     share = tf.cast(share, values.dtype)
@@ -79,14 +79,14 @@ def _cutmix(images: Tensor, one_hot: Tensor, alpha: float, seed: Tensor) -> tupl
 
     height, width = tf.unstack(tf.shape(images)[1:3])
     side = tf.sqrt(1 - _beta(alpha, seed))
-    rows = _near(height, side, integer(seed, _ROW, height))
-    columns = _near(width, side, integer(seed, _COLUMN, width))
+    rows = _segment(height, side, integer(seed, _ROW, height))
+    columns = _segment(width, side, integer(seed, _COLUMN, width))
     pasted = (rows[:, None] & columns)[..., None]  # (H, W, 1)
     share = 1 - tf.reduce_mean(tf.cast(pasted, tf.float64))
-    return tf.where(pasted, tf.roll(images, 1, 0), images), _mean(one_hot, tf.roll(one_hot, 1, 0), share)
+    return tf.where(pasted, tf.roll(images, 1, 0), images), _mix(one_hot, tf.roll(one_hot, 1, 0), share)
 
 
-def _near(length: Tensor, side: Tensor, centre: Tensor) -> Tensor:
+def _segment(length: Tensor, side: Tensor, centre: Tensor) -> Tensor:
     """Booleans `(length,)`: which places lie in a segment about `centre` whose length is the part `side` of all."""
     import tensorflow as tf
 

@@ -39,11 +39,11 @@ def find_shards(what: str | os.PathLike) -> list[Path]:
     """
     path = expand_path(what)
     if os.path.isdir(path):
-        found = _in_folder(path)
+        found = _shards_in_folder(path)
     elif os.path.exists(path):
         found = [path] if shard_kind(path) or _PACKED.search(path.name) else []
     elif shard_kind(path) and _BRACES.search(str(path)):
-        found = sorted(_named_in_braces(str(path)))
+        found = sorted(_expand_braces(str(path)))
     elif glob.has_magic(str(path)):
         is_named = bool(shard_kind(path) or _PACKED.search(path.name))
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
@@ -67,19 +67,19 @@ def find_shards(what: str | os.PathLike) -> list[Path]:
     return found
 
 
-def _named_in_braces(text: str) -> Iterator[Path]:
+def _expand_braces(text: str) -> Iterator[Path]:
     """The files of a pattern with numbers in braces; raises at the first that is missing."""
     found = _BRACES.search(text)
     if found is not None:
         for number in range(int(found[1]), int(found[2]) + 1):
-            yield from _named_in_braces(f"{text[: found.start()]}{number:0{len(found[1])}}{text[found.end() :]}")
+            yield from _expand_braces(f"{text[: found.start()]}{number:0{len(found[1])}}{text[found.end() :]}")
     elif os.path.isfile(text):
         yield Path(text)
     else:
         raise ShardError("every shard that numbers in braces name must be there", Path(text), "which is missing")
 
 
-def _in_folder(path: Path) -> list[Path]:
+def _shards_in_folder(path: Path) -> list[Path]:
     splits = [folder for folder in folders_in(path) if folder.name.lower() in SPLIT_ALIASES]
     found = sorted(
         file

@@ -88,7 +88,7 @@ def _checked_images(shards: Sequence[IndexedShard], slices: Sequence[Sequence[By
 
 
 def _check_record(place: ByteRange) -> list[int]:
-    """What is kept of a check; zeros for a photo that is looked at again."""
+    """The result of a check as numbers; zeros for a photo that must be checked again."""
     image = check_image(place)
     if isinstance(image, ValidImage) and not image.needs_pillow:
         return [image.orientation, *image.digest]

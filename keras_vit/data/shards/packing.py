@@ -18,7 +18,7 @@ from keras_vit.config.datasets import SHARD_BYTES, SHARD_FORMATS
 from keras_vit.data.opening import open_source
 from keras_vit.data.source import Data, Source, common_top
 from keras_vit.data.splits import FileSplit
-from keras_vit.files import PREFIX, expand_path, flush, flush_folder, locked, unlock
+from keras_vit.files import PREFIX, expand_path, flush, flush_folder, lock_dir, unlock
 from keras_vit.images.byte_ranges import ByteRange, photo_bytes
 from keras_vit.images.headers import PNG_START
 from keras_vit.images.pillow_formats import pillow_format
@@ -242,7 +242,7 @@ def pack(
     staging = out.with_name(f"{PREFIX}pack-{out.name}")
     staging.mkdir(parents=True, exist_ok=True)
     try:
-        lock = locked(staging)
+        lock = lock_dir(staging)
     except BlockingIOError:
         raise ValueError(
             f"one process at a time packs into a folder.\nReceived: {str(out)!r}, into which another one packs."

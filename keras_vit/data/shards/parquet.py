@@ -50,7 +50,7 @@ def read_rows(path: str, copy: Path) -> Rows:
             places = _places(path, file, image)
             copied = places is None
             if copied:
-                places = _copied(file, image, copy)
+                places = _copy_photos(file, image, copy)
     except pyarrow.ArrowException as error:
         found = str(error).split("\n")[0].rstrip(". ")
         raise ShardError("a Parquet file must be whole", path, found, "Bring it again.") from error
@@ -139,7 +139,7 @@ def _places(path: str, file: Any, image: str) -> list[tuple[int, int]] | None:
     with open_regular(path) as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
         whole = True
         for group in range(file.num_row_groups):
-            place, stop = _chunk(file.metadata.row_group(group), image)
+            place, stop = _column_chunk(file.metadata.row_group(group), image)
             for photo in _photos(file, image, [group]):
                 if photo is None:
                     raise ShardError("every row of a Parquet file must have the bytes of its photo", path, _row(found))
@@ -155,7 +155,7 @@ def _row(found: list[Any]) -> str:
     return f"row {len(found):,}, which has none"
 
 
-def _chunk(group: Any, image: str) -> tuple[int, int]:
+def _column_chunk(group: Any, image: str) -> tuple[int, int]:
     """Where the bytes of the photos of a group of rows begin and end in the file; nothing if they are compressed."""
     for number in range(group.num_columns):
         column = group.column(number)
@@ -166,7 +166,7 @@ def _chunk(group: Any, image: str) -> tuple[int, int]:
     return 0, 0
 
 
-def _copied(file: Any, image: str, copy: Path) -> list[tuple[int, int]]:
+def _copy_photos(file: Any, image: str, copy: Path) -> list[tuple[int, int]]:
     """Writes the photos one after the other, and gives the offset and size of each."""
     found, place = [], 0
     os.makedirs(copy.parent, exist_ok=True)

@@ -36,10 +36,10 @@ def read_rows(path: str) -> Rows:
     dotted: dict[str, str] = {}
     with_dots = set()
     with open_regular(path) as file:
-        for name, (offset, size) in _found(path, file):
+        for name, (offset, size) in _find_members(path, file):
             key, kind = member_key(name)
             if kind in _LABELS:
-                labels.setdefault(key, {})[kind] = _label(path, name, _read(path, file, name, offset, size))
+                labels.setdefault(key, {})[kind] = _label(path, name, _read_member(path, file, name, offset, size))
             elif kind in SUFFIXES and is_photo(os.path.basename(name)):
                 if key in photos:
                     raise ShardError(
@@ -59,11 +59,11 @@ def read_rows(path: str) -> Rows:
         raise ShardError("every label of a tar must have its photo", path, f"member {alone + '.cls'!r} alone")
     rows = []
     for key, (name, offset, size) in photos.items():
-        rows.append(Row(name, _one_label(path, key, labels.get(key, {})), offset, size))
+        rows.append(Row(name, _merge_labels(path, key, labels.get(key, {})), offset, size))
     return Rows(rows)
 
 
-def _one_label(path: str, key: str, found: dict[str, str | None]) -> str | None:
+def _merge_labels(path: str, key: str, found: dict[str, str | None]) -> str | None:
     """The label of an example, of which two must be equal; a name next to a number may be that of its class."""
     label, other = found.get(".cls"), found.get(".json")
     if label and other and label != other and is_number(label) == is_number(other):
@@ -108,7 +108,7 @@ def _label(path: str, name: str, data: bytes) -> str | None:
     return None if isinstance(found, list) else label_text(found)  # a list may be of captions or of boxes
 
 
-def _found(path: str, file: BinaryIO) -> Iterator[tuple[str, tuple[int, int]]]:
+def _find_members(path: str, file: BinaryIO) -> Iterator[tuple[str, tuple[int, int]]]:
     """`(name, (offset, size))` of every file in a tar; that of a hard link is that of the member it names."""
     places: dict[str, tuple[int, int]] = {}
     for name, offset, size, link in _members(path, file):
@@ -120,7 +120,7 @@ def _found(path: str, file: BinaryIO) -> Iterator[tuple[str, tuple[int, int]]]:
         if place is not None:
             places[name] = place
             yield name, place
-        elif _is_read(name):
+        elif _is_photo_or_label(name):
             raise ShardError(
                 "a photo or label in a tar must be a file, or a hard link to a member before it",
                 path,
@@ -129,7 +129,7 @@ def _found(path: str, file: BinaryIO) -> Iterator[tuple[str, tuple[int, int]]]:
             )
 
 
-def _is_read(name: str) -> bool:
+def _is_photo_or_label(name: str) -> bool:
     """Whether it is by its suffix a photo or a label."""
     kind = member_key(name)[1]
     return kind in _LABELS or kind[kind.rfind(".") :] in SUFFIXES
@@ -140,14 +140,14 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int, str]]:
     end, place, name = os.fstat(file.fileno()).st_size, 0, ""
     extended: dict[str, str] = {}  # fields of a pax or GNU header for the next member
     while True:
-        head = _at(file, place, _BLOCK)
+        head = _read_at(file, place, _BLOCK)
         if head == _EMPTY:
             _check_end(path, file, place, name)
             return
         _check_head(path, head, place, name)
         kind, size = head[156:157], _number(path, head, place)
         if kind in (b"x", b"L", b"K"):
-            data = _read(path, file, f"header at byte {place:,}", place + _BLOCK, size)
+            data = _read_member(path, file, f"header at byte {place:,}", place + _BLOCK, size)
             of_gnu = {"path" if kind == b"L" else "linkpath": _text(data.partition(b"\0")[0])}
             extended |= _pax(path, data, place) if kind == b"x" else of_gnu
         elif kind in _LINKS:
@@ -159,7 +159,7 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int, str]]:
             if kind not in _FILES or any(field.startswith("GNU.sparse") for field in extended):
                 raise ShardError("a tar must hold plain files", path, f"member {name!r} of kind {_text(kind)!r}")
             if place + _BLOCK + size > end:
-                raise _cut(path, f"inside of member {name!r}")
+                raise _truncated(path, f"inside of member {name!r}")
             if not name.endswith("/"):
                 yield name, place + _BLOCK, size, ""
         if kind not in b"xgLK":
@@ -169,7 +169,7 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int, str]]:
 
 def _check_head(path: str, head: bytes, place: int, before: str) -> None:
     if len(head) < _BLOCK:
-        raise _cut(path, f"after member {before!r}" if before else "at its begin")
+        raise _truncated(path, f"after member {before!r}" if before else "at its begin")
     if place == 0 and head.startswith(_COMPRESSED):
         raise ShardError(
             "a tar must not be compressed, as photos are read by their places in it", path, "which is", "Unpack it."
@@ -184,7 +184,7 @@ def _check_head(path: str, head: bytes, place: int, before: str) -> None:
 
 def _check_end(path: str, file: BinaryIO, place: int, before: str) -> None:
     """Refuses a tar with anything but zeros after its end mark: the members there would be lost."""
-    while data := _at(file, place, _AT_ONCE):
+    while data := _read_at(file, place, _AT_ONCE):
         if data.strip(b"\0"):
             place += len(data) - len(data.lstrip(b"\0"))
             found = f"byte {place:,}, which is after an empty block" + (f" after member {before!r}" if before else "")
@@ -193,7 +193,7 @@ def _check_end(path: str, file: BinaryIO, place: int, before: str) -> None:
         place += len(data)
 
 
-def _cut(path: str, where: str) -> ShardError:
+def _truncated(path: str, where: str) -> ShardError:
     return ShardError("a tar must end with two empty blocks", path, f"which is cut short {where}", "Bring it again.")
 
 
@@ -238,17 +238,17 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _read(path: str, file: BinaryIO, name: str, offset: int, size: int) -> bytes:
+def _read_member(path: str, file: BinaryIO, name: str, offset: int, size: int) -> bytes:
     """The content of a small member."""
     if size > _MOST_BYTES:
         raise ShardError(f"labels and names in a tar must have at most {_MOST_BYTES:,} bytes", path, f"member {name!r}")
-    data = _at(file, offset, size)
+    data = _read_at(file, offset, size)
     if len(data) < size:
-        raise _cut(path, f"inside of member {name!r}")
+        raise _truncated(path, f"inside of member {name!r}")
     return data
 
 
-def _at(file: Any, offset: int, size: int) -> bytes:
+def _read_at(file: Any, offset: int, size: int) -> bytes:
     if hasattr(os, "pread"):
         return os.pread(file.fileno(), size, offset)
     file.seek(offset)  # Windows

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.files import expand_path, flush_folder, locked, read_head, read_regular, unlock
+from keras_vit.files import expand_path, flush_folder, lock_dir, read_head, read_regular, unlock
 from keras_vit.training.resuming.tensor_file import Shard, find_damage, read_shard, write_shards
 
 _FORMAT = "keras-vit-checkpoint/1"
@@ -109,7 +109,7 @@ class CheckpointFolder:
         if place in _HOLDERS:
             _HOLDERS[place].release()  # of a training in this process that ended in an error
         try:
-            self._lock = locked(place)
+            self._lock = lock_dir(place)
         except BlockingIOError:
             raise ValueError(
                 "checkpoints of one run must be written by one run at a time.\n"

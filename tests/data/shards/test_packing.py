@@ -16,7 +16,7 @@ from keras_vit.data import load_dataset, open_source
 from keras_vit.data.shards import packing
 from keras_vit.data.shards.opening import shard_photos
 from keras_vit.data.shards.packing import WRITERS, pack
-from keras_vit.files import locked, unlock
+from keras_vit.files import lock_dir, unlock
 from keras_vit.images import validation
 from keras_vit.images.byte_ranges import photo_bytes
 from keras_vit.images.preprocessing import Preprocessing
@@ -181,7 +181,7 @@ def test_one_process_packs_into_a_folder_and_what_a_killed_one_left_goes(source,
     left = tmp_path / ".keras_vit-pack-new"
     left.mkdir()
     (left / "train-00009.tar").write_bytes(b"half")
-    lock = locked(left)
+    lock = lock_dir(left)
     with pytest.raises(ValueError, match="another one packs"):
         pack(source, tmp_path / "new")
     unlock(lock)
