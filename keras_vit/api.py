@@ -28,7 +28,7 @@ from keras_vit.builders import (
 from keras_vit.config import studies
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
 from keras_vit.config.flops import Flops, flops, training_exaflops
-from keras_vit.config.posembed import resize_pos_embed
+from keras_vit.config.position_tables import resize_pos_embed
 from keras_vit.config.recipes import RECIPES, Recipe, find_recipe
 from keras_vit.config.variants import RESNETS, VARIANTS, ResNetConfig
 from keras_vit.config.vit import ViTConfig

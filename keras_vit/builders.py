@@ -15,9 +15,8 @@ import keras
 from keras_vit.annotations import Arguments, FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, check_process, did_you_mean
 from keras_vit.config.encoders import ENCODERS
-from keras_vit.config.posembed import CROPPED
+from keras_vit.config.position_tables import ANY_RESIZE_METHODS, CROPPED
 from keras_vit.config.records import PAPER_VALUES
-from keras_vit.config.relative_tables import ANY_RESIZE_METHODS
 from keras_vit.config.variants import (
     DEFAULT_CLASSES,
     DEFAULT_IMAGE_SIZE,
@@ -75,8 +74,8 @@ def build(
         (None, 64)
 
     Args:
-        config: a `ViTConfig`, or the name of a published variant as `"B/16"` or `"dinov2/S14"`. By default what the
-            file of `weights` and the `config.json` beside it tell.
+        config: a `ViTConfig`, or the name of a published variant as `"B/16"` or `"dinov2/S14"`. By default it is
+            inferred from the file of `weights` and its `config.json`.
         include_top: whether to end in a classifier; else the output is the representation, and `classes` and
             `classifier_activation` are ignored, as in `keras.applications`.
         weights: `None` for random initialisation, or where the weights are: a published name as `"imagenet21k"`, an
@@ -92,16 +91,16 @@ def build(
         pooling: replaces `config.pooling`: `"token"`, `"gap"` (the mean, elsewhere `"avg"`), `"token_gap"`, `"map"` or
             `"none"`.
         classes: K. By default the checkpoint's, or 1,000 without one. Another number than the file's gets a new
-            zero-initialised head, without `pre_logits` (unless `representation_size` asks for them), as section 3.2
+            zero-initialised head, without `pre_logits` (unless `representation_size` is given), as section 3.2
             fine-tunes.
         classifier_activation: of the head, as `"softmax"`; by default the outputs are logits.
         name: of the model.
         sha256: hexadecimal digest that the file of `weights` must have.
         strict: whether to refuse weights that must be adapted in any way, as by a new head. With `include_top=False`
             the file's head, and with `pooling="none"` its pooling, may be left out; `load_report` says so.
-        resize_method: of the position table, one of `keras_vit.config.posembed.RESIZE_METHODS`, or of relative biases,
-            one of `keras_vit.config.relative_tables.RELATIVE_RESIZE_METHODS`; by default that of
-            the software that the weights are from, `"align_corners"` for the official ones.
+        resize_method: of the position table, one of `RESIZE_METHODS` in `keras_vit.config.position_tables`, or of
+            relative biases, one of its `RELATIVE_RESIZE_METHODS`; by default that of the software that the weights are
+            from, `"align_corners"` for the official ones.
         **config_overrides: fields of `ViTConfig` to replace.
 
     Returns:
@@ -122,7 +121,7 @@ def build(
     check_weights_arguments(weights, sha256, strict, resize_method)
     config, source, checkpoint = _opened(config, pooling, config_overrides, weights, sha256, include_top)
     if source is None or checkpoint is None:
-        inputs = images_input(input_tensor, input_shape, config, functools.partial(_told_shape, config, None, None))
+        inputs = images_input(input_tensor, input_shape, config, functools.partial(_infer_shape, config, None, None))
         return build_graph(inputs, ViTConfig(**config.as_dict()), head, None, name)
     config = ViTConfig(**_follow(checkpoint, config, given).as_dict())  # that of a model leaves nothing open
     checkpoint = drop_pooling(drop_tokens(checkpoint, config.prefix_tokens), config)
@@ -131,7 +130,7 @@ def build(
     )
     rule = resize_method or (source.record and source.record.resize_method) or None
     methods = checkpoint.resize_methods(rule)
-    inputs = images_input(input_tensor, input_shape, config, lambda: _told_shape(config, checkpoint, source.record))
+    inputs = images_input(input_tensor, input_shape, config, lambda: _infer_shape(config, checkpoint, source.record))
     with uninitialized_variables():
         model = build_graph(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
@@ -189,7 +188,7 @@ def _opened(
     sha256: str | None,
     include_top: bool = True,
 ) -> tuple[ViTConfig, WeightsFile | None, Checkpoint | None]:
-    """The config that is asked for, or told by `weights`; and their file, which is downloaded and read once."""
+    """The config that is given, or inferred from `weights`; and their file, which is downloaded and read once."""
     if config is None and weights is None:
         raise TypeError(
             "a model is built from a config, from weights that tell it, or from both.\n"
@@ -223,11 +222,11 @@ def check_weights_arguments(
         )
 
 
-def told_by(weights: FilePath) -> ViTConfig:
+def config_of_weights(weights: FilePath) -> ViTConfig:
     """The config that `build(weights=...)` starts from without one; a file of the Hub is brought for it.
 
     Raises:
-        CheckpointError: if the file does not tell it; and what else `build` raises for weights.
+        CheckpointError: if the file does not show it; and what else `build` raises for weights.
     """
     return _opened(None, None, {}, weights, None)[0]
 
@@ -311,7 +310,7 @@ def _follow_head(
 
 
 def images_input(
-    input_tensor: Tensor, input_shape: Shape | None, config: ViTConfig | ResNetConfig, told: Callable[[], Shape]
+    input_tensor: Tensor, input_shape: Shape | None, config: ViTConfig | ResNetConfig, infer_shape: Callable[[], Shape]
 ) -> Tensor:
     """What a model of this config reads: `input_tensor`, or a new input.
 
@@ -319,7 +318,7 @@ def images_input(
         input_tensor: a Keras tensor of the caller's, or `None`.
         input_shape: of the caller's, or `None`.
         config: of the model.
-        told: gives the shape where the caller has left it open.
+        infer_shape: gives the shape where the caller has left it open.
 
     Raises:
         TypeError: for an `input_tensor` of another type.
@@ -327,7 +326,7 @@ def images_input(
     """
     check_process()  # making weights is the first that would hang
     if input_tensor is None:
-        shape = told() if input_shape is None else input_shape
+        shape = infer_shape() if input_shape is None else input_shape
         return keras.Input(check_input_shape(shape, config), name="images")
     if not keras.backend.is_keras_tensor(input_tensor):
         raise TypeError(f"`input_tensor` must be a Keras tensor, as `keras.Input` gives.\nReceived: {input_tensor}")
@@ -341,8 +340,8 @@ def images_input(
     return input_tensor
 
 
-def _told_shape(config: ViTConfig, checkpoint: Checkpoint | None, record: WeightsRecord | None) -> Shape:
-    """The shape that record or file tell, at the model's own patch size, or the default one."""
+def _infer_shape(config: ViTConfig, checkpoint: Checkpoint | None, record: WeightsRecord | None) -> Shape:
+    """The shape of record or file, at the model's own patch size, or the default one."""
     grid = config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     if record is not None and record.preprocessing.image_size is not None:
         return *record.preprocessing.image_size, 3

@@ -75,13 +75,13 @@ def build_resnet(
     head = checked_head(include_top, classes, classifier_activation, weights)
     check_weights_arguments(weights, sha256, strict)
     if weights is None:
-        inputs = images_input(input_tensor, input_shape, known, lambda: _told_shape(None))
+        inputs = images_input(input_tensor, input_shape, known, lambda: _infer_shape(None))
         return wire_resnet(inputs, known, head, name)
     source = find_file(weights, published_resnet(known), sha256=sha256)
     checkpoint = open_checkpoint(source, is_resnet=True)
     classes = resolve_classes(checkpoint, head.classes)
     head = dataclasses.replace(head, classes=classes)
-    inputs = images_input(input_tensor, input_shape, known, lambda: _told_shape(checkpoint))
+    inputs = images_input(input_tensor, input_shape, known, lambda: _infer_shape(checkpoint))
     with uninitialized_variables():
         model = wire_resnet(inputs, known, head, name, checkpoint.preprocessing)
     dropped_layers, new_layers = replaced_layers(checkpoint, classes)
@@ -111,8 +111,8 @@ def published_resnet(config: ResNetConfig) -> str | None:
     return next((name for name, known in RESNETS.items() if known == config), None)
 
 
-def _told_shape(checkpoint: Checkpoint | None) -> Shape:
-    """The shape that a file tells, or the default one."""
+def _infer_shape(checkpoint: Checkpoint | None) -> Shape:
+    """The shape of a file, or the default one."""
     size = (checkpoint and checkpoint.image_size) or (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     return *size, (checkpoint and checkpoint.channels) or 3
 

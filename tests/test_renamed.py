@@ -1,6 +1,7 @@
 """Every old name of `renamed.py` warns once and does what the new one does; saved configs take both in silence."""
 
 import dataclasses
+import importlib
 import warnings
 
 import keras
@@ -8,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.config import records
+from keras_vit.config import position_tables, records
 from keras_vit.renamed import ARGUMENTS, NAMES, VALUES, current_arguments
 
 CONFIG = keras_vit.ViTConfig(8, 24, num_layers=2, num_heads=3, mlp_dim=20, class_tokens=2)
@@ -130,3 +131,10 @@ def test_builders_take_the_old_names_of_fields():
     with pytest.warns(DeprecationWarning, match="norm_position"):
         assert dataclasses.replace(CONFIG, branch_norm="behind").norm_position == "post"
     keras.backend.clear_session()
+
+
+@pytest.mark.parametrize("name", ["posembed", "relative_tables"])
+def test_old_modules_of_position_tables_are_there(name):
+    assert importlib.import_module(f"keras_vit.config.{name}") is position_tables
+    with pytest.warns(DeprecationWarning, match="position_tables"):
+        assert getattr(keras_vit.config, name).RESIZE_METHODS is position_tables.RESIZE_METHODS

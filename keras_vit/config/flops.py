@@ -306,7 +306,7 @@ def resnet(shape: tuple, stages: Sequence[int], width: int) -> tuple[int, tuple]
     Args:
         shape: of an image, `(H, W, C)`.
         stages: number of units in each stage.
-        width: channels behind the root.
+        width: channels after the root.
     """
     count, shape = convolution(shape, width, kernel=7, strides=2)
     shape = _strided(shape, 2)  # max-pooling
@@ -319,7 +319,7 @@ def resnet(shape: tuple, stages: Sequence[int], width: int) -> tuple[int, tuple]
 
 
 def bottleneck(shape: tuple, filters: int, strides: int, *, projected: bool) -> tuple[int, tuple]:
-    """FLOPs of one unit of a ResNet, and the shape behind it; `projected` is whether the skip connection is."""
+    """FLOPs of one unit of a ResNet, and the shape after it; `projected` is whether the skip connection is."""
     first, inner = convolution(shape, filters, kernel=1)
     second, inner = convolution(inner, filters, kernel=3, strides=strides)
     third, outer = convolution(inner, 4 * filters, kernel=1)
@@ -331,7 +331,7 @@ def bottleneck(shape: tuple, filters: int, strides: int, *, projected: bool) -> 
 
 
 def convolution(shape: tuple, filters: int, kernel: int, strides: int = 1) -> tuple[int, tuple]:
-    """FLOPs of a convolution padded as SAME over `(H, W, C)`, and the shape behind it."""
+    """FLOPs of a convolution padded as SAME over `(H, W, C)`, and the shape after it."""
     height, width, channels = _strided(shape, strides)
     return product(height * width, kernel**2 * channels, filters), (height, width, filters)
 

@@ -17,7 +17,7 @@ _ROLES: Mapping[str, tuple[str, str]] = {
     "mlp_gate": ("mlp", "outputs"),
     "mlp_out": ("mlp", "inputs"),
 }
-# `layer_scale`: {role: path of the LayerScale behind it}
+# `layer_scale`: {role: path of the LayerScale that follows}
 _SCALES: Mapping[str, Mapping[str, str]] = {
     "none": {},
     "attention": {"output": "layer_scale_1"},
@@ -56,7 +56,7 @@ class Part:
         outputs: columns of the kernel.
         norm: path of the LayerNorm that the dense layer reads, `INPUT`, or `None` where it reads something else.
         bias: whether there is one.
-        scale: path of the LayerScale behind it, or `None`.
+        scale: path of the LayerScale that follows, or `None`.
     """
 
     role: str
@@ -86,7 +86,7 @@ def attention_parts(
     projects_query: bool = True,
     key_size: int | None = None,
 ) -> tuple[Part, ...]:
-    """Dense kernels of multi-head attention of width D, the last one perhaps behind a norm.
+    """Dense kernels of multi-head attention of width D, the last one perhaps after a norm.
 
     Keys and values have `key_size` columns, fewer than D where several heads share them.
     """
@@ -104,7 +104,7 @@ def attention_parts(
 def mlp_parts(
     hidden_size: int, mlp_dim: int, gated_mlp: bool = False, mlp_norm: bool = False, mlp_bias: bool = True
 ) -> tuple[Part, ...]:
-    """Dense kernels of an MLP of width M on tokens of width D, the last one perhaps behind a norm."""
+    """Dense kernels of an MLP of width M on tokens of width D, the last one perhaps after a norm."""
     names = {"mlp_gate": "gate", "mlp_in": "up"} if gated_mlp else {"mlp_in": "dense_1"}
     first = tuple(Part(role, name, hidden_size, mlp_dim, bias=mlp_bias) for role, name in names.items())
     norm = "norm" if mlp_norm else None
@@ -125,9 +125,9 @@ def block_parts(
     num_heads: int = 1,
     kv_heads: int | None = None,
 ) -> tuple[Part, ...]:
-    """Dense kernels of a transformer block: attention and MLP, each behind a norm and before its LayerScale.
+    """Dense kernels of a transformer block: attention and MLP, each after a norm and before its LayerScale.
 
-    A norm that stands behind attention or MLP is read by none of them.
+    A norm after attention or MLP is read by none of them.
     All but the sizes are fields of `Blocks`, and have the names that `PART_FIELDS` lists.
     """
     key_size = key_size_of(hidden_size, num_heads, kv_heads)
@@ -140,7 +140,7 @@ def block_parts(
 
 
 def key_size_of(hidden_size: int, num_heads: int, kv_heads: int | None) -> int:
-    """Columns of the kernels of key and value, for so many heads of theirs; `None` is as many as of queries."""
+    """Columns of the kernels of key and value, for so many of their heads; `None` is as many as of queries."""
     return hidden_size if kv_heads is None else hidden_size // num_heads * kv_heads
 
 

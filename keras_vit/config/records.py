@@ -12,7 +12,6 @@ from keras_vit.checks import (
     check_positive,
     check_positive_int,
 )
-from keras_vit.config import ablations
 from keras_vit.config.parts import LAYER_SCALES, NORM_POSITIONS, PART_FIELDS, QKV_BIASES, Part, block_parts
 from keras_vit.renamed import accepts_old_names
 
@@ -22,15 +21,15 @@ CLASS_TOKEN_REDUCTIONS = ("mean", "concatenated")
 NORMS = ("layer", "rms")
 QK_NORMS = ("none", "head", "width")
 FINAL_NORMS = ("tokens", "pooled", "none")
-POSITION_EMBEDDINGS = ("learned", "sincos2d", *ablations.POSITION_EMBEDDINGS, "none")
-POSITION_INJECTIONS = ("stem", *ablations.POSITION_INJECTIONS)
+POSITION_EMBEDDINGS = ("learned", "sincos2d", "learned2d", "relative", "none")
+POSITION_INJECTIONS = ("stem", "blocks", "blocks_shared")
 RELATIVE_BIASES = ("none", "blocks", "shared")
 ROTATIONS = ("none", "axial", "mixed")
 ROTARY_LAYOUTS = ("half", "interleaved")
 ROTARY_AXES = ("yx", "xy")
 ROTARY_COORDINATES = ("unit", "grid")
 ROTARY_PERIODS = ("computed", "stored")
-ATTENTIONS = ("global", *ablations.ATTENTIONS)
+ATTENTIONS = ("global", "axial")
 LAST_BLOCK_OUTPUTS = ("pooled", "all")
 PAPER_VALUES = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6}  # of what no weights of a file show
 ADDED_POSITIONS = ("learned", "learned2d", "sincos2d")  # kinds that are a table which is added to tokens
@@ -48,7 +47,7 @@ class Patches:
     Args:
         patch_size: P, side of a patch in pixels of what is cut: the image, or the ResNet's feature map.
         patch_bias: whether the patches' projection has a bias; CLIP's has none.
-        patch_norm: whether a norm stands behind that projection, before positions, as in AIMv2.
+        patch_norm: whether a norm follows that projection, before positions, as in AIMv2.
         pixel_statistics: mean and deviation of each channel, by which the model itself normalises pixels of [0, 1], as
             C-RADIO does (arXiv:2412.07679); `None` for images that are prepared.
         resnet_stages: blocks in each ResNet stage of a hybrid, `()` for its root alone, `None` for no ResNet.
@@ -131,7 +130,7 @@ class Positions:
         position_embedding: `"learned"` is a vector for each patch, `"learned2d"` half a vector for each column and
             each row. `"relative"` is by how far apart two patches are in reading order, in every block. All three are
             of appendix D.4. `"sincos2d"` is fixed (arXiv:2205.01580). `"none"` is no position.
-        position_injection: where positions are added: once behind the `"stem"`; before each of the `"blocks"`, each
+        position_injection: where positions are added: once after the `"stem"`; before each of the `"blocks"`, each
             with its own table; or there with one table, `"blocks_shared"`. Appendix D.4, table 8.
         relative_bias: whether every head adds a learned number to its logits for the offset of two patches, from a
             table of each of the `"blocks"` or from one that is `"shared"` (BEiT, arXiv:2106.08254); `"none"` by
@@ -146,7 +145,7 @@ class Positions:
         rotary_coordinates: of row or column i of n: `"unit"` is 2 pi (2 (i + 0.5) / n - 1), as in DINOv3
             (arXiv:2508.10104); `"grid"` is i.
         rotary_offset: added to i on the grid.
-        rotary_reference: side r of a grid to which i is scaled, as i r / n, or `None`; EVA-02's is 16.
+        rotary_reference: side r of a reference grid: index i of n becomes i * r / n; `None` for none. EVA-02's is 16.
         rotary_periods: `"computed"` from `rotary_theta`, or `"stored"` as a weight that does not learn: the authors'
             files of DINOv3 have them, rounded to bfloat16.
     """
@@ -217,7 +216,7 @@ class Blocks:
         mlp_norm: whether the MLP's last dense layer has one, as in these and EVA-02 B and L.
         rematerialize: whether training computes every block again on the way back instead of keeping what is
             inside it. The numbers are the same, it takes about a third more time, and far less memory.
-        attention: `"global"`, or `"axial"`: each block attends along rows, then along columns, with an MLP behind
+        attention: `"global"`, or `"axial"`: each block attends along rows, then along columns, with an MLP after
             each, so without a class token (appendix D.6).
         merged_tokens: how many pairs of like patches each block merges into one (ToMe, arXiv:2210.09461), at most half
             of them: less work, and approximately the same answers.
@@ -316,7 +315,7 @@ class Pooling:
         map_heads: heads of `"map"`, `None` for the blocks'; Perception Encoder's have 8 (arXiv:2504.13181).
         map_mlp_dim: width of its MLP, `None` for the blocks'.
         pool_prefix_tokens: whether it reads class tokens and registers too, and not the patches alone.
-        final_norm: where the last LayerNorm stands: on the `"tokens"` behind the last block, on what was `"pooled"`
+        final_norm: where the last LayerNorm stands: on the `"tokens"` after the last block, on what was `"pooled"`
             from them (timm's `fc_norm`), or `"none"`.
         representation_size: width of the tanh layer before the head (section 3.1), or `None` for none.
         projection_size: E, width of a linear layer before the head, as of CLIP's embedding, or `None` for none.

@@ -8,7 +8,7 @@ _WORDS = {"True": True, "False": False, "None": None, "()": ()}
 
 
 def read_rows(module: str, name: str) -> list[dict[str, str]]:
-    """The rows of a CSV file beside a module, each by the names of its columns.
+    """The rows of a CSV file in a module's folder, each by the names of its columns.
 
     Args:
         module: `__file__` of the module.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from keras_vit.checks import check_choice, check_number
 from keras_vit.config.vit import ViTConfig
 
-SHAPE_BASE = ViTConfig(32, 1024, 8, 16, 2048)  # appendix D.2; its number of heads is ours, that of ViT-L
+SHAPE_BASE = ViTConfig(32, 1024, 8, 16, 2048)  # appendix D.2; its number of heads is that of ViT-L, by our choice
 SHAPE_DIMENSIONS = ("depth", "width", "mlp", "patch", "all")
 
 # Table 8: 5-shot accuracy on ImageNet of B/16, by kind of positions and by where they are added.

@@ -33,7 +33,7 @@ class ResNetConfig:
 
     Args:
         stages: residual units in each stage.
-        width_factor: 1 is a root of 64 channels, and 2,048 channels behind four stages.
+        width_factor: 1 is a root of 64 channels, and 2,048 channels after four stages.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -171,7 +171,7 @@ def check_tiled(
     nearest = (*(side and max(round(side / step), 1) * step for side in sides), *channels)
     unit = f"patch_size={config.patch_size}"
     if step != config.patch_size:
-        unit += f" behind a ResNet, {step} pixels in all"
+        unit += f" after a ResNet, {step} pixels in all"
     raise ArgumentError(
         f"`{name}` must be a multiple of `patch_size` on both sides, so that patches tile the image.\n"
         f"Received: {name}={given}, {unit}. Nearest: {nearest if isinstance(given, (tuple, list)) else nearest[0]}.",

@@ -8,7 +8,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.checks import did_you_mean
-from keras_vit.config import ablations
+from keras_vit.config.constraints import CONSTRAINTS
 from keras_vit.config.records import Blocks, Patches, Pooling, Positions, Tokens, set_field
 from keras_vit.renamed import by_old_name, current_arguments
 from keras_vit.synonyms import builder_option_hint
@@ -126,8 +126,8 @@ class ViTConfig:
                 "`hidden_size` must be a multiple of `map_heads`, so that every head has the same width.\n"
                 f"Received: hidden_size={self.hidden_size}, map_heads={self.map_heads}."
             )
-        for rule in (*_RULES, *ablations.RULES):
-            rule.check(self)
+        for constraint in CONSTRAINTS:
+            constraint.check(self)
 
     @property
     def has_class_token(self) -> bool:
@@ -210,87 +210,3 @@ RECORDS = {"patches": Patches, "tokens": Tokens, "positions": Positions, "blocks
 RECORD_OF = dict.fromkeys(SIZES, "") | {
     field.name: name for name, record in RECORDS.items() for field in dataclasses.fields(record)
 }
-_RULES = (
-    ablations.Rule(
-        '`pooling="token"` reads the class token, so there must be one.',
-        {"pooling": ("token",)},
-        {"class_token": (None, True)},
-        'Pass `pooling="gap"`, or leave `class_token` out.',
-    ),
-    ablations.Rule(
-        '`pooling="token_gap"` reads one class token beside the mean of the patches.',
-        {"pooling": ("token_gap",)},
-        {"class_token": (None, True), "class_tokens": (1,)},
-        'Pass `pooling="gap"`, or leave `class_token` and `class_tokens` out.',
-    ),
-    ablations.Rule(
-        "`distilled=True` reads a class token and a distillation token, each with a head of its own.",
-        {"distilled": (True,)},
-        {"pooling": ("token", "none"), "class_token": (None, True), "representation_size": (None,)},
-        'Pass `pooling="token"` without `representation_size`.',
-    ),
-    ablations.Rule(
-        "a distillation token stands behind one class token, and each of its two heads reads a token as it is.",
-        {"distilled": (True,)},
-        {"class_tokens": (1,), "projection_size": (None,), "normalize_embedding": (False,)},
-        "Leave out either.",
-    ),
-    ablations.Rule(
-        "what is pooled has one vector an image, so there must be a pooling of one token or of the mean.",
-        {"final_norm": ("pooled",)},
-        {"pooling": ("token", "gap"), "distilled": (False,)},
-        'Pass `pooling="gap"`, or `final_norm="tokens"`.',
-    ),
-    ablations.Rule(
-        "a norm at the end of a branch has a factor for each channel already.",
-        {"norm_position": ("post",)},
-        {"layer_scale": ("none",)},
-        'Pass `layer_scale="none"`.',
-    ),
-    ablations.Rule(
-        "registers have no positions, and positions that blocks add are those of all tokens.",
-        {"registers": None},
-        {"position_injection": ("stem",)},
-        'Pass `position_injection="stem"`.',
-    ),
-    ablations.Rule(
-        "a relative bias is that of one class token and all patches to each other.",
-        {"relative_bias": ("blocks", "shared")},
-        {
-            "prefix_tokens": (("class",),),
-            "attention": ("global",),
-            "position_embedding": ("learned", "learned2d", "sincos2d", "none"),
-            "rotary": ("none",),
-            "merged_tokens": (0,),
-        },
-        "Leave out either.",
-    ),
-    ablations.Rule(
-        "rotary positions turn queries and keys of all patches, each in its own place.",
-        {"rotary": ("axial", "mixed")},
-        {
-            "attention": ("global",),
-            "position_embedding": ("learned", "learned2d", "sincos2d", "none"),
-            "merged_tokens": (0,),
-        },
-        "Leave out either.",
-    ),
-    ablations.Rule(
-        "coordinates in [-1, 1] are the same on every grid, with nothing added and no other grid to go by.",
-        {"rotary": ("axial", "mixed"), "rotary_coordinates": ("unit",)},
-        {"rotary_offset": (0,), "rotary_reference": (None,)},
-        'Pass `rotary_coordinates="grid"`.',
-    ),
-    ablations.Rule(
-        "learned angles are of each head, and keys that heads share cannot be turned by those of each.",
-        {"rotary": ("mixed",)},
-        {"kv_heads": (None,)},
-        "Leave `kv_heads` out.",
-    ),
-    ablations.Rule(
-        "learned angles have no periods, which only axial ones do.",
-        {"rotary": ("mixed",)},
-        {"rotary_periods": ("computed",)},
-        "Leave `rotary_periods` out.",
-    ),
-)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import Pair, Tensor
-from keras_vit.config.posembed import cubic, triangle
+from keras_vit.config.position_tables import cubic, triangle
 
 INTERPOLATIONS = ("bilinear", "bicubic", "area")
 ROUNDINGS = ("timm", "transformers", "big_vision")

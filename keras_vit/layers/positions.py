@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_vit.annotations import Pair, Shape, Tensor, Variable
 from keras_vit.checks import check_choice
-from keras_vit.config.posembed import CROPPED, RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
+from keras_vit.config.position_tables import CROPPED, RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
 from keras_vit.layers.configurable import ConfiguredLayer
 
 KINDS = ("learned", "learned2d", "sincos2d")
@@ -29,7 +29,7 @@ class AddPositionEmbs(ConfiguredLayer):
         num_prefix_tokens: tokens before the patches, with rows of their own: 1 with a class token.
         kind: `"learned"`, a vector for each patch; `"learned2d"`, the first half of it for the patch's column and the
             second for its row. `"sincos2d"` is fixed, computed for each grid, and 0 for prefix tokens.
-        resize_method: one of `keras_vit.config.posembed.RESIZE_METHODS`, for learned tables.
+        resize_method: one of `keras_vit.config.position_tables.RESIZE_METHODS`, for learned tables.
 
     Call arguments:
         tokens: `(B, num_prefix_tokens + N, D)`.

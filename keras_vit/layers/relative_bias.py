@@ -8,8 +8,7 @@ from keras import ops
 
 from keras_vit.annotations import Pair, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.config.posembed import resize_matrix
-from keras_vit.config.relative_tables import (
+from keras_vit.config.position_tables import (
     CLASS_ROWS,
     RELATIVE_RESIZE_METHODS,
     geometric_offsets,
@@ -17,6 +16,7 @@ from keras_vit.config.relative_tables import (
     offset_matrix,
     ratios_of,
     relative_rows,
+    resize_matrix,
     resize_relative_table,
 )
 from keras_vit.layers.configurable import ConfiguredLayer, at_least_float32
@@ -33,7 +33,7 @@ class RelativeBias(ConfiguredLayer):
         num_heads: A.
         patch_size: P, side of a patch in pixels of the map that the patches were cut from.
         resize_method: of the table for another grid: `"geometric_linear"`, `"geometric_cubic"` or `"bilinear"`, see
-            `keras_vit.config.relative_tables`.
+            `keras_vit.config.position_tables`.
 
     Call arguments:
         cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.

@@ -18,8 +18,7 @@ from keras_vit import layers
 from keras_vit.annotations import Pair, Shape, Tensor, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.heads import FLOAT32_LAYERS
-from keras_vit.config.posembed import RESIZE_METHODS
-from keras_vit.config.relative_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE_METHODS
+from keras_vit.config.position_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE_METHODS, RESIZE_METHODS
 from keras_vit.keras_private import drop_uninitialized_variables, set_initializer
 from keras_vit.layers.configurable import at_least_float32
 from keras_vit.layers.sublayers import flatten_layers
@@ -128,8 +127,8 @@ def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | Non
     Args:
         model: a `VisionTransformer` or `ResNet`; it is not changed.
         input_shape: `(H, W, C)` with the model's C; H and W may be `None`.
-        resize_method: of the position table, one of `keras_vit.config.posembed.RESIZE_METHODS`; by default that of the
-            model's weights.
+        resize_method: of the position table, one of `keras_vit.config.position_tables.RESIZE_METHODS`; by default that
+            of the model's weights.
 
     Returns:
         A new model with weights of its own, as trainable or frozen as those of `model`, not compiled.

@@ -10,7 +10,7 @@ import keras
 
 from keras_vit import layers
 from keras_vit.annotations import Tensor
-from keras_vit.config.ablations import Rule
+from keras_vit.config.constraints import FieldConstraint
 from keras_vit.config.vit import ViTConfig
 from keras_vit.model.graph import record_for
 from keras_vit.model.image_model import ImageModel
@@ -45,7 +45,7 @@ class NaFlexModel(ImageModel):
 
 
 RESIZED = "position embedding resized"  # how a line of a `load_report` begins
-_RULE = Rule(
+_CONSTRAINT = FieldConstraint(
     "in a batch of patches every image has a grid of its own, for which positions are resized, and padding that "
     "attention and pooling leave out.",
     {"patch_size": None},
@@ -99,7 +99,7 @@ def naflex(model: VisionTransformer) -> NaFlexModel:
     Source: arXiv:2502.14786, section 2.4.2 (NaFlex), and arXiv:2307.06304 (NaViT).
     """
     check_vision_transformer(model)
-    _RULE.check(model.config)
+    _CONSTRAINT.check(model.config)
     if own := user_operations(model):
         raise ValueError(
             "batches of patches are for a model without layers of your own, which would be left out.\n"

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Arguments, FilePath, Pair, Variable
-from keras_vit.builders import build, published_variant, told_by
+from keras_vit.builders import build, config_of_weights, published_variant
 from keras_vit.checks import ArgumentError, as_sides
 from keras_vit.config.progressive_resizing import ResolutionStage, growing_stages
 from keras_vit.config.recipes import Recipe, find_recipe
@@ -170,7 +170,7 @@ def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
         check_model(options.model, _find_recipe(options, None))
     else:
         weights = chosen_weights(options)
-        config = told_by(weights) if options.model is None and weights else _config_of(options.model)
+        config = config_of_weights(weights) if options.model is None and weights else _config_of(options.model)
         if weights is not None and options.model is not None:
             check_available(weights, published_name(options.model))
         if options.image_size is not None:

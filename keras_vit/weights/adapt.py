@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.config.posembed import resize_matrix, resize_pos_embed
-from keras_vit.config.relative_tables import relative_rows, resize_relative_table
+from keras_vit.config.position_tables import relative_rows, resize_matrix, resize_pos_embed, resize_relative_table
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import (
@@ -121,7 +120,7 @@ def fit_positions(layer: Any, checkpoint: Checkpoint, tensors: dict[str, np.ndar
         layer: the model's `AddPositionEmbs`, or `None`.
         checkpoint: the `Checkpoint`, which knows the grid of the file.
         tensors: its tensors.
-        resize_method: one of `keras_vit.config.posembed.RESIZE_METHODS`.
+        resize_method: one of `keras_vit.config.position_tables.RESIZE_METHODS`.
 
     Raises:
         CheckpointError: if the file's grid must be known and is not.
@@ -156,7 +155,7 @@ def fit_biases(layers: Sequence[Any], checkpoint: Checkpoint, tensors: dict[str,
         layers: the model's `RelativeBias` layers.
         checkpoint: the `Checkpoint`, which knows the grid of the file.
         tensors: its tensors.
-        method: one of `keras_vit.config.relative_tables.RELATIVE_RESIZE_METHODS`.
+        method: one of `keras_vit.config.position_tables.RELATIVE_RESIZE_METHODS`.
     """
     lines = []
     for layer in layers:

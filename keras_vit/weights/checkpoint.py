@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath, Pair
-from keras_vit.config.posembed import RESIZE_METHODS, check_grid, square_grid
-from keras_vit.config.relative_tables import RELATIVE_RESIZE_METHODS, relative_rows, square_relative_grid
+from keras_vit.config.position_tables import (
+    RELATIVE_RESIZE_METHODS,
+    RESIZE_METHODS,
+    check_grid,
+    relative_rows,
+    square_grid,
+    square_relative_grid,
+)
 from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path

@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath, Pair, Variable
 from keras_vit.checks import check_choice
-from keras_vit.config.relative_tables import ANY_RESIZE_METHODS
+from keras_vit.config.position_tables import ANY_RESIZE_METHODS
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.model.copies import float32_copy, initialize_variables, release
 from keras_vit.model.layer_access import (
@@ -75,8 +75,8 @@ def load_checkpoint(
             content decides which one. Also a folder with a `model.safetensors`.
         grid: `(h, w)` of the file's position table, if it is not square and the file does not say.
         resize_method: how the table is resized to another grid, one of
-            `keras_vit.config.posembed.RESIZE_METHODS`, and of relative biases one of
-            `keras_vit.config.relative_tables.RELATIVE_RESIZE_METHODS`; by default as the software does whose layout the
+            `keras_vit.config.position_tables.RESIZE_METHODS`, and of relative biases one of
+            `keras_vit.config.position_tables.RELATIVE_RESIZE_METHODS`; by default as the software does whose layout the
             file has: `"align_corners"` the official code and big_vision, `"bicubic_antialias"` timm, `"bicubic"`
             transformers.
         strict: whether to refuse a file for which there would be a line.

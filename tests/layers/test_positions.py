@@ -7,7 +7,7 @@ import tensorflow as tf
 from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
-from keras_vit.config.posembed import RESIZE_METHODS, resize_pos_embed, sincos2d
+from keras_vit.config.position_tables import RESIZE_METHODS, resize_pos_embed, sincos2d
 from keras_vit.kernels.capture import watching
 from keras_vit.layers import AddPositionEmbs, MultiHeadAttention, RelativePositions, TransformerBlock
 from keras_vit.training.optimizers import layer_multipliers

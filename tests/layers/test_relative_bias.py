@@ -6,7 +6,7 @@ from conftest import images, make_tiny, numpy
 from scipy.interpolate import RectBivariateSpline
 
 import keras_vit
-from keras_vit.config.relative_tables import offset_matrix, resize_relative_table
+from keras_vit.config.position_tables import offset_matrix, resize_relative_table
 from keras_vit.layers import RelativeBias
 from keras_vit.model.layer_access import bias_layers
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import GOLDEN, make_tiny, numpy, randomise
 
 import keras_vit
-from keras_vit.config.posembed import RESIZE_METHODS, resize_pos_embed
+from keras_vit.config.position_tables import RESIZE_METHODS, resize_pos_embed
 from keras_vit.layers import AddPositionEmbs, PatchMask
 
 FOLDER = GOLDEN / "encoders" / "huggingface_siglip2"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.config.posembed import square_grid
+from keras_vit.config.position_tables import square_grid
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.eva import TIMM_EVA
 from keras_vit.weights.families.layout import Arrays, Layout, Makers, Names, find_shape

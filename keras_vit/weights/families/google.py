@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from keras_vit.config.posembed import square_grid
+from keras_vit.config.position_tables import square_grid
 from keras_vit.weights.families.layout import Arrays, Layout, Makers, Names
 from keras_vit.weights.families.renames import FLAX, Layers, Style, UnitAxes, with_units
 from keras_vit.weights.read import CheckpointError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from keras_vit.config.posembed import square_grid
+from keras_vit.config.position_tables import square_grid
 from keras_vit.weights.families.layout import Arrays, Folder, Layout, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.metadata.timm import timm_files, timm_snippet

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.annotations import Pair
-from keras_vit.config.posembed import check_grid
+from keras_vit.config.position_tables import check_grid
 from keras_vit.config.records import Positions
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing

@@ -1,6 +1,6 @@
 """The files of "How to train your ViT?" (arXiv:2106.10270): 51,509 records by the formula of their names.
 
-A name tells model, data, epochs, augmentation and regularisation, and for adapted files the dataset it
+A name has model, data, epochs, augmentation and regularisation, and for adapted files the dataset it
 was fine-tuned on: `B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--cifar100-steps_10k-lr_0.01-res_384`.
 Those that papers and READMEs recommend are rows of `vit.csv`.
 """

@@ -1,7 +1,7 @@
 """Published checkpoints as records: the rows of `vit.csv` (the paper's models, ResNets) and of `encoders.csv`.
 
 A row has what differs from the variant, how its authors prepare photos, and whose figures these are; what no source
-tells is empty. A file is `hf:owner/repository`, an https URL, or a path in Google's bucket. Sizes are from its listing
+has is empty. A file is `hf:owner/repository`, an https URL, or a path in Google's bucket. Sizes are from its listing
 in `vit_jax_augreg.ipynb` or the official README; `timm results` is timm's `results-imagenet.csv`, and facts of its
 copies are from its model files. No official source names AugReg's recommended files at 224 pixels: these are timm's.
 """
@@ -67,7 +67,7 @@ class WeightsRecord:
         variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`, of `keras_vit.RESNETS`, or an encoder as `"dinov2/S14"`.
         url: where it is published, https.
         path: its place in a cache or mirror: the bucket's own path, or `hf/<owner>/<repository>/<file>`.
-        bytes: size of the file, or `None` if no source tells.
+        bytes: size of the file, or `None` if no source has it.
         bytes_tolerance: how far the true size may be from `bytes`.
         bytes_source: where `bytes` comes from, or why there is none.
         classes: K of its head, 0 without one.
@@ -79,13 +79,13 @@ class WeightsRecord:
         accuracy: reported accuracy on ImageNet's validation set in percent, or `None`.
         accuracy_source: who reports it.
         fields: `ViTConfig` fields in which the model differs from the variant.
-        resize_method: of the position table at another resolution, one of `keras_vit.config.posembed.RESIZE_METHODS`;
-            `None` for that of the file's layout.
+        resize_method: of the position table at another resolution, one of `RESIZE_METHODS` in
+            `keras_vit.config.position_tables`; `None` for that of the file's layout.
         hf_repo: its Hugging Face repository, if it is there.
         note: what a user should know beyond that.
         measure: what `accuracy` is of: `"top-1"` of a head, `"zero-shot"`, `"kNN"` or `"fine-tuned"`.
         parameters: of the published model, as its software counts them, or `None`.
-        layout: the name of the file's layout; `""` where its content alone tells it.
+        layout: the name of the file's layout; `""` where its content alone shows it.
         gated: whether its repository gives it only to those who have agreed to its licence there.
         sha256_start: first digits of the file's sha256 as its authors publish them, or `""`.
     """
@@ -189,7 +189,7 @@ def record_of_row(row: Mapping[str, str], uncertain_parameters: int = 0) -> Weig
     usual, classes = published_config(row["variant"]), int(row["classes"])
     fields = tuple((name, value) for name, value in values_of(row["fields"]).items() if getattr(usual, name) != value)
     preprocessing, height = _preprocessing(row["photos"], row["pixels"]), int(row["pixels"].partition("x")[0])
-    if size := row.get("size", "not listed"):  # which a listing tells, or nobody
+    if size := row.get("size", "not listed"):  # as listed, or why it is not
         number_of_bytes, tolerance = listed_size(size)
     else:
         config = dataclasses.replace(usual, **dict(fields))

@@ -5,7 +5,7 @@ import scipy.ndimage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_vit.config.posembed import RESIZE_METHODS, resize_pos_embed, sincos2d
+from keras_vit.config.position_tables import RESIZE_METHODS, resize_pos_embed, sincos2d
 
 SIDES = st.integers(1, 40)
 
