@@ -60,7 +60,7 @@ def fit_channels(
         tensors[path] = kernel.astype("float32").sum(axis=2, keepdims=True)
         return [f"input channels {old} to 1 (summed)"]
     if new < old:
-        return []  # which channels to give up is not for us to say: the check of the fit refuses
+        return []  # no channel may be dropped without a word: the check of the fit refuses
     source = np.arange(new) % old
     copies = np.bincount(source, minlength=old)[source]
     tensors[path] = (kernel[:, :, source] / copies[:, None]).astype("float32")
@@ -168,7 +168,7 @@ def fit_biases(layers: Sequence[Any], checkpoint: Checkpoint, tensors: dict[str,
 
 
 def drop_tokens(checkpoint: Checkpoint, kept: Collection[str]) -> Checkpoint:
-    """The checkpoint without the prefix tokens that a model lacks, with a remark for each part that is set aside.
+    """Drops the prefix tokens that a model lacks, with a remark for each part.
 
     The class token always stays: where the model has none, the check of the fit refuses the file.
 
@@ -192,7 +192,7 @@ def drop_tokens(checkpoint: Checkpoint, kept: Collection[str]) -> Checkpoint:
 
 
 def drop_pooling(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
-    """The checkpoint without the pooling, and perhaps the last LayerNorm, that a model of all tokens lacks.
+    """Drops the pooling, and perhaps the last LayerNorm, for a model of all tokens.
 
     A remark says what is set aside. Of a model that pools otherwise than the file nothing is, so that it is refused.
 
@@ -235,7 +235,7 @@ def check_pre_logits(checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray]) 
 
 
 def check_classifier(checkpoint: Checkpoint, row: Layout) -> None:
-    """Raises for a model whose classifier reads what the software of a layout's does not pool for one."""
+    """Raises if the layout's software pools otherwise for a classifier than the model."""
     in_model = {"pooling": checkpoint.fields["pooling"], "final_norm": infer_final_norm(checkpoint.tensors)}
     in_software = row.classifier if checkpoint.classes else {}
     if {**in_model, **in_software} != in_model or (in_model["pooling"] == "token_gap" and not in_software):
@@ -248,7 +248,7 @@ def check_classifier(checkpoint: Checkpoint, row: Layout) -> None:
 
 
 def drop_layer(tensors: dict[str, np.ndarray], layer: str) -> list[str]:
-    """Takes the tensors of a layer out of a file's."""
+    """Removes the tensors of a layer, and gives a remark."""
     dropped = [tensors.pop(path) for path in list(tensors) if path.startswith(f"{layer}/")]
     return [f"set aside {layer} {max(dropped, key=np.ndim).shape}"] if dropped else []
 
@@ -272,7 +272,7 @@ def resolve_classes(checkpoint: Checkpoint, classes: int | None) -> int:
 def replaced_layers(
     checkpoint: Checkpoint, classes: int, pooled_tokens: Sequence[str] = (), representation_size: int | None = None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Layers of the file's end that are set aside, and layers of the model's end that the file does not give.
+    """The file's last layers that are dropped, and the model's last layers that are new.
 
     A head of another number of classes than the file's is new, and the file's pre-logits go with the old one.
 

@@ -153,7 +153,7 @@ class Checkpoint:
             fields["position_embedding"] = layout.position_embedding
         of_head = layout.classifier if HEAD_KERNEL in self.tensors else {}
         decided = {**fields, **layout.defaults(self.tensors), **of_head, **self.recorded_fields}
-        if not self.prefix_tokens and not decided["registers"]:  # so that nothing before the patches can be pooled
+        if not self.prefix_tokens and not decided["registers"]:  # no token before the patches that could be pooled
             decided.pop("pool_prefix_tokens", None)
         return decided
 
@@ -377,7 +377,7 @@ def _check_sizes(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
 
 
 def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
-    """Raises where a grid that is noted, and not given by the caller, does not fit the table."""
+    """Raises if the noted grid does not fit the table and the caller has given none."""
     if given is not None:
         return
     grid, prefix, found = checkpoint.recorded_grid, checkpoint.num_prefix_tokens, checkpoint.bias_rows
@@ -398,7 +398,7 @@ def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
 
 
 def _with_heads(checkpoint: Checkpoint, num_heads: int | None) -> Checkpoint:
-    """The checkpoint with the number of heads that is noted, if the width can be divided by it."""
+    """Takes the noted number of heads if it divides the width."""
     width = checkpoint.measured()[1]
     if num_heads is not None and width and width % num_heads:
         line = f"number of heads noted not understood ({num_heads} do not divide {width}): taken as not there"

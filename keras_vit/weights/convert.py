@@ -147,7 +147,7 @@ def check_architecture(layout: str, is_resnet: bool, received: FilePath) -> None
 
 
 def _check_labels(labels: Sequence[str], classes: int, folder: bool, destination: Path) -> list[str]:
-    """The names as a list, if they are one for each class and a folder has a place for them."""
+    """The names as a list; raises unless there is one for each class and a folder to write them into."""
     if not folder:
         raise ValueError(
             "`labels` stand in the JSON of a folder for timm or transformers, for which a single file has no place.\n"
@@ -186,7 +186,7 @@ def _check_num_heads(checkpoint: Checkpoint, num_heads: int) -> int:
 
 
 def _finite(name: str, array: np.ndarray) -> np.ndarray:
-    """`array`, if all its values are finite; else only the reader of the file would notice."""
+    """`array`; raises if a value is not finite, which else only a reader of the file would notice."""
     if not np.isfinite(array).all():
         raise CheckpointError(
             "weights must be finite to be saved, since training or a file that broke leaves others.\n"
@@ -314,7 +314,7 @@ def _warn_differences(checkpoint: Checkpoint, layout: str, folder: bool) -> None
 
 
 def _check_parts(checkpoint: Checkpoint, layout: str) -> None:
-    """Raises for a model that the software would build otherwise, without a warning or a missing weight."""
+    """Raises for a model that the software would silently build otherwise."""
     pooling, row = checkpoint.fields["pooling"], LAYOUTS[layout]
     parts = {
         "mean pooling with a class token": pooling == "gap" and checkpoint.has_class_token,
@@ -456,18 +456,18 @@ def write_safetensors(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]], 
 
 
 def write_json(path: FilePath, content: dict) -> None:
-    """Writes a small JSON file with the promises of `write_npz`; `path` must end in `.json`."""
+    """Writes a small JSON file, atomically as `write_npz`; `path` must end in `.json`."""
     write_text(_check_path(path, ".json"), json.dumps(content, indent=2) + "\n")
 
 
 def write_text(path: FilePath, text: str) -> None:
-    """Writes a small text with the promises of `write_npz`."""
+    """Writes a small text, atomically as `write_npz`."""
     with atomic_write(Path(path)) as temporary:
         Path(temporary).write_text(text, "utf-8")
 
 
 def _unique_names(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Pairs of name and array as they come; refuses a name that comes again, which readers would drop."""
+    """The pairs of name and array; refuses a second array of a name, which readers would drop."""
     seen = set()
     for name, array in arrays:
         if name in seen:

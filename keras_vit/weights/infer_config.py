@@ -107,7 +107,7 @@ def find_provenance(
 
 
 def _unstored_fields(config: ViTConfig) -> dict[str, str]:
-    """The values of fields that change numbers and no tensor of such a model."""
+    """The values of fields that change the numbers and that no tensor shows."""
     names = ["activation", "layer_norm_epsilon", "pooling"]
     names += ["norm_position"] if config.norm_position != "pre" else []
     names += _ROTARY if config.rotary != "none" else ()
@@ -143,7 +143,7 @@ def _describe(preprocessing: Preprocessing | None) -> str:
 
 
 def final_norm_override(checkpoint: Checkpoint, pooling: str | None) -> dict[str, str]:
-    """`final_norm` of a model that gives all tokens, if the file's software norms only what it pools from them."""
+    """`final_norm` of a model of all tokens, if the file's software norms only what it pools from them."""
     norms_pooled = checkpoint.fields.get("final_norm") == "pooled" or not checkpoint.norms_tokens
     return {"final_norm": "none"} if pooling == "none" and norms_pooled else {}
 

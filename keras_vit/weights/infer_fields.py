@@ -45,7 +45,7 @@ def infer_fields(tensors: Mapping[str, np.ndarray], num_heads: int | None) -> di
         "layer_scale": next((value for value, path in _SCALES.items() if path in tensors), "none"),
         "relative_bias": next((word for word, path in BIAS_TABLES.items() if path in tensors), "none"),
         "final_norm": infer_final_norm(tensors),
-        **_heads_of(tensors, num_heads),
+        **_head_fields(tensors, num_heads),
     }
 
 
@@ -54,7 +54,7 @@ def infer_final_norm(tensors: Mapping[str, np.ndarray]) -> str:
     return next((word for word, name in LAST_NORMS.items() if f"{name}/gamma" in tensors), "none")
 
 
-def _heads_of(tensors: Mapping[str, np.ndarray], num_heads: int | None) -> dict[str, Any]:
+def _head_fields(tensors: Mapping[str, np.ndarray], num_heads: int | None) -> dict[str, Any]:
     """Over what queries are normed, and the heads of keys in each block, where some have fewer than queries."""
     kernel, gain = (tensors.get(f"{_BLOCK}/attention/{name}") for name in ("query/kernel", "query_norm/gamma"))
     if kernel is None:

@@ -182,7 +182,7 @@ def _check_unstored_fields(model: keras.Model, checkpoint: Checkpoint) -> None:
 
 
 def _check_pooling(checkpoint: Checkpoint, tensors: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
-    """Raises where one of both pools by attention, whose weights no other pooling has a place for."""
+    """Raises if only the model or only the file pools by attention, which has weights of its own."""
     in_file, in_model = (infer_fields(weights, None).get("pooling") for weights in (tensors, variables))
     if in_model == in_file or checkpoint.is_resnet:
         return
@@ -200,7 +200,7 @@ def _is_user_layer(layer: keras.layers.Layer, user_layers: Sequence[str]) -> boo
 
 
 def _take_copy(array: np.ndarray) -> np.ndarray:
-    """A copy in float32, after which the file's pages are let go of."""
+    """A copy in float32; the file's pages are then released."""
     copy = float32_copy(array)
     forget_pages(array)
     return copy
@@ -225,7 +225,7 @@ def _adapt(
 
 
 def _check_strict(checkpoint: Checkpoint, report: list[str], variables: Mapping[str, Any]) -> None:
-    """Raises for lines on anything but the end of the file, where the model has no head."""
+    """Raises if the file needs an adaptation; layers after the output of a model without a head do not count."""
     classifies = any(path.split("/")[0] in HEADS.values() for path in variables)
     used = [line for line in report if not line.endswith(NO_PASS)]
     adapted = [line for line in used if classifies or not _LEFT_OUT.fullmatch(line)]
@@ -273,10 +273,10 @@ def _check_fit(model: keras.Model, checkpoint: Checkpoint, tensors: dict, wanted
         return
     raise CheckpointError(
         "the checkpoint does not fit the model.\n"
-        + _listed("in the file, not in the model", extra)
-        + _listed("in the model, not in the file", missing)
-        + _listed("in the model, and no layout of a file has a place for it", own, most=20)
-        + _listed("different", different)
+        + _section("in the file, not in the model", extra)
+        + _section("in the model, not in the file", missing)
+        + _section("in the model, and no layout of a file has a place for it", own, most=20)
+        + _section("different", different)
         + f"Received: {checkpoint.path}, which looks like {checkpoint.describe()}. "
         + (
             _advice_on_channels(checkpoint, wanted)
@@ -285,7 +285,7 @@ def _check_fit(model: keras.Model, checkpoint: Checkpoint, tensors: dict, wanted
     )
 
 
-def _listed(title: str, lines: list[str], most: int = 5) -> str:
+def _section(title: str, lines: list[str], most: int = 5) -> str:
     return f"  {title} ({len(lines)}):\n{cut(lines, most)}\n" if lines else ""
 
 
@@ -308,7 +308,7 @@ def _other_fields(checkpoint: Checkpoint, tensors: dict, wanted: dict) -> str:
 
 
 def _advice(own: list[str], others: list[str], strange: list[str], fields: str) -> str:
-    """What to do about weights of the user's own layers, lines on other weights, and names that no layout has."""
+    """Advice on weights of the user's own layers, on other weights, and on names that no layout has."""
     own_advice = (
         "Load the file before you add LoRA. Where layers are your own, load the model that they were put on, which "
         "shares its weights, or build with the file as `weights=` and with layers in front as `input_tensor=`. "
@@ -347,6 +347,7 @@ def _warn_zero_head(checkpoint: Checkpoint) -> None:
     )
 
 
+# Some are unsupported. Others are supported, but under another family's names.
 _UNSUPPORTED = {  # regular expressions of a part of the name: what it is
     r"\brope|rotary|freqs|inv_freq": "rotary positions",
     r"\.[qk]_norm\.|\.(query|key)_norm\.": "a LayerNorm of queries and keys (`qk_norm`)",
@@ -360,7 +361,7 @@ _UNSUPPORTED = {  # regular expressions of a part of the name: what it is
 
 
 def _check_supported(path: Path, tensors: Mapping[str, Any], wanted: Collection[str]) -> None:
-    """Raises for a file whose model has what no model here has.
+    """Raises for a file with parts that no model here has.
 
     Args:
         path: of the file.
@@ -371,7 +372,7 @@ def _check_supported(path: Path, tensors: Mapping[str, Any], wanted: Collection[
         CheckpointError: that names the parts, and a weight of each.
     """
     extra = [name for name in tensors if name not in wanted]
-    if found := _named(extra):
+    if found := _unsupported_parts(extra):
         raise CheckpointError(
             "the file has parts that its layout here has no name for, and without these its numbers would be others.\n"
             f"Received: {path} with {'; '.join(found)}. Take a checkpoint of a plain ViT as its software writes it, or "
@@ -379,7 +380,7 @@ def _check_supported(path: Path, tensors: Mapping[str, Any], wanted: Collection[
         )
 
 
-def _named(names: Collection[str]) -> list[str]:
+def _unsupported_parts(names: Collection[str]) -> list[str]:
     """Each part that a name shows, with the first such name."""
     firsts = {part: next(filter(re.compile(pattern).search, names), None) for pattern, part in _UNSUPPORTED.items()}
     return [f"{part}, as {name}" for part, name in firsts.items() if name is not None]

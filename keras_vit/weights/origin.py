@@ -34,10 +34,10 @@ def read_origin(weights: Path) -> dict[str, Any]:
     if copies:
         exact = [record for record in copies if record.hf_repo == f"timm/{name}.{trained.get('tag')}"]
         return _family(copies[0].family) | ({"license": exact[0].license} if exact else {}) | licence_field
-    return _family(_family_of_type(str(config.get("model_type", "")))) | licence_field
+    return _family(_find_family(str(config.get("model_type", "")))) | licence_field
 
 
-def _family_of_type(kind: str) -> str:
+def _find_family(kind: str) -> str:
     """The key of `FAMILIES` for a `model_type` of transformers, as `"dinov2"` for `"dinov2_with_registers"`."""
     kind = kind.removeprefix("vit_")
     found = _TYPES | {name: name for name in FAMILIES}

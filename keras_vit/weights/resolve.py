@@ -92,7 +92,7 @@ def only_variant(weights: FilePath) -> str | None:
 
 
 def _warn_terms(record: WeightsRecord | None, at_hand: Path | None) -> None:
-    """Says once, before the first download, what a licence forbids."""
+    """Warns once, before the first download, of what a licence forbids."""
     if record is not None and record.terms and at_hand is None:
         _LOGGER.warning("%s", record.terms)
 
@@ -175,7 +175,7 @@ def _check_variant(variant: str | None, weights: FilePath) -> str:
 
 
 def _check_sha256(path: Path, sha256: str | None) -> Path:
-    """`path`, if its digest is the wanted one."""
+    """`path`; raises if its digest is not `sha256`."""
     if sha256 is not None and path.name.endswith(INDEX):
         raise ArgumentError(
             "`sha256` is of one file, and that of an index says nothing of its shards.\n"

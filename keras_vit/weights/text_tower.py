@@ -17,7 +17,7 @@ _TOWERS = re.compile(r"clip|pe_core")  # in names of layouts, families and archi
 
 
 def read_logit_scale_and_bias(file: TensorFile | ShardedFile) -> tuple[float | None, float | None]:
-    """`logit_scale` and `logit_bias`, by which cosines of images and texts become logits, or `None` for both."""
+    """`logit_scale` and `logit_bias`, which turn cosines of images and texts into logits; `None` for both if absent."""
     named = {leaf: name for name in file.entries if (leaf := name.rpartition(".")[2]) in (_SCALE, _BIAS)}
     values = {leaf: file.read([name])[name] for leaf, name in named.items()}
     if _SCALE not in values or any(value.size != 1 for value in values.values()):

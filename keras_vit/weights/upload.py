@@ -35,7 +35,7 @@ class UploadError(OSError):
 
 
 def upload(files: Mapping[str, Path], repository: str, *, private: bool, message: str) -> str:
-    """Makes files the ones of a repository, which is made if it is not there.
+    """Sends files to a repository, which is created if it does not exist.
 
     Args:
         files: by name, of `FILES`. Those of `FILES` that are not given are removed there, as they would be of other

@@ -160,8 +160,8 @@ def test_shared_storage_is_checked_once(path, monkeypatch):
     large, looked = Stored(np.zeros(1000, "float32"), "0"), []
     write(path, {f"a{n}": Tensor(large, (1,), (1,), n) for n in range(1000)}, large)
     file = scan(path)
-    original = type(file)._look_through
-    monkeypatch.setattr(type(file), "_look_through", lambda *a, **k: looked.append(a[3]) or original(*a, **k))
+    original = type(file)._verify
+    monkeypatch.setattr(type(file), "_verify", lambda *a, **k: looked.append(a[3]) or original(*a, **k))
     assert len(file.read()) == 1000
     assert len(looked) == 1
 

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _LOGGER = logging.getLogger("keras_vit")
-_SILENT = 5.0  # seconds of waiting that nobody takes for a hang
+_SILENT = 5.0  # seconds of waiting without a message
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as some network file systems answer flock
 
 
@@ -79,14 +79,14 @@ def fetch(
             part = PartialFile(file.place.with_name(f"{file.name}.{secrets.token_hex(4)}.part"))
         try:
             with disk_faults(part):
-                with _bar(file, progress) as report:
+                with _progress_bar(file, progress) as report:
                     attempt = functools.partial(transfer.download, file, url, part, timeout=timeout, report=report)
                     sha256 = _download(file, url, part, check, attempt)
                 _publish(file, url, part, sha256)
         except TransferError as fault:
             raise download_error(file, str(fault), url) from None
         finally:
-            if not shares:  # nobody would find a part of its own name again
+            if not shares:  # no later call would find a partial file of this name
                 part.remove()
     return file.place
 
@@ -111,7 +111,7 @@ def check_network(file: RemoteFile) -> None:
 
 
 def _download(file: RemoteFile, url: str, part: PartialFile, check: Check | None, attempt: Callable[[], str]) -> str:
-    """Completes the part in at most four tries, and gives its sha256."""
+    """Completes the partial file in at most four tries, and returns its sha256."""
     for number, pause in enumerate((*transfer.PAUSES, None)):
         continued = part.path.exists()
         try:
@@ -137,7 +137,7 @@ def _download(file: RemoteFile, url: str, part: PartialFile, check: Check | None
 
 
 def _publish(file: RemoteFile, url: str, part: PartialFile, sha256: str) -> None:
-    """Gives the verified part its final name. A loss of power leaves the whole file or none."""
+    """Renames the verified partial file. A loss of power leaves the whole file or none."""
     flush(part.path)
     os.replace(part.path, file.place)
     part.remove()
@@ -199,8 +199,8 @@ def _acquire(lock: filelock.BaseFileLock, file: RemoteFile) -> bool:
 
 
 @contextlib.contextmanager
-def _bar(file: RemoteFile, shown: bool | None) -> Iterator[transfer.Report]:
-    """A function that reports bytes so far and bytes in all, by a bar on the error stream or to nobody."""
+def _progress_bar(file: RemoteFile, shown: bool | None) -> Iterator[transfer.Report]:
+    """A function that reports bytes so far and in all: draws a bar on the error stream, or does nothing."""
     if not (sys.stderr and sys.stderr.isatty() if shown is None else shown):
         yield lambda done, total: None
         return

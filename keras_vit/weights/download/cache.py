@@ -70,14 +70,14 @@ def register_local(file: RemoteFile, check: Check | None) -> Path | None:
     except InvalidFileError as fault:
         raise DownloadError(
             f"the file at the place of {file.label} is not valid: {fault}.\n"
-            f"Received: {path}\n{_delete(path)}, and it is downloaded again."
+            f"Received: {path}\n{_delete_hint(path)}, and it is downloaded again."
         ) from fault
     write_note(note_path(path), path, sha256, file.url)
     return path
 
 
 def check_no_mirror(file: RemoteFile) -> None:
-    """Raises `DownloadError` if a mirror directory is set, which lacks the file: it stands in for the network."""
+    """Raises `DownloadError` if a mirror directory is set, since it replaces the network and lacks the file."""
     directory = environment.mirror_directory()
     if directory is not None:
         raise DownloadError(
@@ -140,7 +140,7 @@ def verify_file(path: Path, check: Check | None = None) -> CachedFile:
 
 
 def is_noted(path: Path) -> bool:
-    """Whether a file was verified and is as it was then."""
+    """Whether a file was verified and is unchanged since."""
     note = _find_note(path)
     return note is not None and is_current(note, path)
 
@@ -164,7 +164,7 @@ def _find_in_mirror(file: RemoteFile) -> Path | None:
     if not file.fits(path.stat().st_size):
         _LOGGER.warning("%s has %d bytes, and %s are listed.", path, path.stat().st_size, file.listed)
     if file.sha256 is not None and (found := file_sha256(path)) != file.sha256:
-        raise _differs(path, file.sha256, found, f"Replace it in the directory of KERAS_VIT_MIRROR: {directory}")
+        raise _sha256_error(path, file.sha256, found, f"Replace it in the directory of KERAS_VIT_MIRROR: {directory}")
     return path
 
 
@@ -177,22 +177,22 @@ def _find_in_cache(file: RemoteFile) -> Path | None:
     if not stale and file.sha256 is None:
         return path
     if (found := file_sha256(path)) != note["sha256"]:
-        raise _differs(path, note["sha256"], found, f"{_delete(path)}, and it is downloaded again.")
+        raise _sha256_error(path, note["sha256"], found, f"{_delete_hint(path)}, and it is downloaded again.")
     if file.sha256 not in (None, found):
-        raise _differs(path, file.sha256, found, f"{_delete(path)}, or correct the `sha256` asked for.")
+        raise _sha256_error(path, file.sha256, found, f"{_delete_hint(path)}, or correct the `sha256` asked for.")
     if stale:
         write_note(note_path(path), path, found, str(note.get("url", "")))
     return path
 
 
-def _differs(path: Path, expected: str, found: str, remedy: str) -> DownloadError:
+def _sha256_error(path: Path, expected: str, found: str, remedy: str) -> DownloadError:
     return DownloadError(
         f"a file at hand must have the sha256 it had when verified, or that you ask for; this one has changed or is "
         f"another.\nReceived: {path}: expected {expected}, got {found}\n{remedy}"
     )
 
 
-def _delete(path: Path) -> str:
+def _delete_hint(path: Path) -> str:
     return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(note_path(path)))}`)"
 
 
@@ -263,7 +263,7 @@ _BROKEN_OFF = 3600  # seconds without a byte; a younger part may be another proc
 
 
 def downloaded_files() -> Iterator[tuple[Path, ...]]:
-    """Each file that was verified and is as it was then, with its note; then what broken-off downloads have left.
+    """Each verified, unchanged file with its note, and what interrupted downloads have left.
 
     Of a file of huggingface_hub's it is the note alone. Links, and files without a note, were put there by others.
     """

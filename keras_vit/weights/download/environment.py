@@ -26,12 +26,12 @@ def features_dir() -> Path:
 
 
 def compiled_dir() -> Path:
-    """Absolute path of the cache's folder for what JAX has compiled, which are no downloads either."""
+    """Absolute path of the cache's folder for programs that JAX has compiled, which are no downloads either."""
     return cache_dir() / "compiled"
 
 
 def engines_dir() -> Path:
-    """Absolute path of the cache's folder for networks that engines were given, which are no downloads either."""
+    """Absolute path of the cache's folder for networks of engines, which are no downloads either."""
     return cache_dir() / "engines"
 
 

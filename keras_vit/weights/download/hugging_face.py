@@ -51,11 +51,11 @@ def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, chec
     if path := get_local(file, check):
         return path
     hub = _library()
-    path = _cached(hub, file, repository, revision)
+    path = _find_cached(hub, file, repository, revision)
     if path is None and mirror_url(file.path):
         check_network(file)
         return _fetch_from_mirror(file, check)
-    path = _verified(hub, file, repository, revision, path, check)
+    path = _fetch_verified(hub, file, repository, revision, path, check)
     for name in JSON_FILES:
         with _warn_if_missing(path.with_name(name)):
             _fetch_json(hub, _sibling(file, name), repository, path.parent)
@@ -66,7 +66,7 @@ def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, chec
 
 def find_in_library_cache(file: RemoteFile, repository: str) -> Path | None:
     """The main branch's file in huggingface_hub's cache, not verified; None if it or the library is not there."""
-    return _cached(_library(), file, repository, None)
+    return _find_cached(_library(), file, repository, None)
 
 
 def check_json(path: Path) -> None:
@@ -77,7 +77,7 @@ def check_json(path: Path) -> None:
 
 @contextlib.contextmanager
 def library_faults(fault: Callable[[str, bool], Exception]) -> Iterator[None]:
-    """Raises `fault(words, is_offline)` for whatever the library raises, and keeps its log lines quiet meanwhile.
+    """Raises `fault(words, is_offline)` for any error of the library, whose log lines are hidden meanwhile.
 
     Args:
         fault: the error, from what the library says and whether there is no network.
@@ -110,7 +110,7 @@ def _library() -> Any:
     return huggingface_hub
 
 
-def _cached(hub: Any, file: RemoteFile, repository: str, revision: str | None) -> Path | None:
+def _find_cached(hub: Any, file: RemoteFile, repository: str, revision: str | None) -> Path | None:
     with _library_faults(file):  # which says what names it takes
         found = hub and hub.try_to_load_from_cache(repository, file.name, revision=revision)
     return Path(found) if isinstance(found, str) else None  # a mark says that the repository has none
@@ -135,12 +135,12 @@ def _fetch_json(hub: Any, file: RemoteFile, repository: str, snapshot: Path) -> 
     if found is None and mirror_url(file.path):
         raise download_error(file, "it is not in the folder of the weights, and KERAS_VIT_MIRROR stands in for the Hub")
     if found is None or isinstance(found, str):  # a mark says that the repository has none
-        _verified(hub, file, repository, snapshot.name, Path(found) if found else None, None)
+        _fetch_verified(hub, file, repository, snapshot.name, Path(found) if found else None, None)
 
 
 @contextlib.contextmanager
 def _warn_if_missing(path: Path | None = None) -> Iterator[None]:
-    """Warns of what keeps an optional file away; a damaged file at `path` is still an error."""
+    """Warns if an optional file cannot be had; a damaged file at `path` is still an error."""
     try:
         yield
     except DownloadError as error:
@@ -151,10 +151,10 @@ def _warn_if_missing(path: Path | None = None) -> Iterator[None]:
             _LOGGER.warning("%s So what it says of the model is not known.", reason)
 
 
-def _verified(
+def _fetch_verified(
     hub: Any, file: RemoteFile, repository: str, revision: str | None, path: Path | None, check: Check | None
 ) -> Path:
-    """The library's file with the digest that the Hub has of it; brought if it is not at hand, or damaged there."""
+    """The library's file, with the Hub's digest; downloaded if it is missing or damaged."""
     if path is not None:
         try:
             return _check_valid(path, file, check)
@@ -185,7 +185,7 @@ def _remove(path: Path, file: RemoteFile) -> None:
 
 
 def _download(hub: Any, file: RemoteFile, repository: str, revision: str | None) -> tuple[Path, str, str]:
-    """Has the library download a file, once its listing fits; the path in its cache, the address and the digest."""
+    """Downloads a file by the library if its listing fits; the path in its cache, the address and the digest."""
     timeout, known = timeout_seconds(), None
     with _library_faults(file):
         from huggingface_hub.errors import RemoteEntryNotFoundError
@@ -213,7 +213,7 @@ def _check_listed(file: RemoteFile, known: Any) -> None:
 
 
 def _check_valid(path: Path, file: RemoteFile, check: Check | None, listed: str = "") -> Path:
-    """The path of a snapshot's file, verified unless a note says that it was, and that it is as it was then.
+    """The path of a snapshot's file, verified unless a note says that it was and it is unchanged.
 
     One that is the Hub's own, and yet not the one asked for or not valid for us, stays: other programs may use it.
 

@@ -16,11 +16,11 @@ _NOTE_KEYS = {"url", "etag", "last_modified", "size", "md5", "sha256"}
 
 
 class TransferError(Exception):
-    """A try failed, and another would fail alike."""
+    """A try failed, and another would fail too."""
 
 
 class PartialFile:
-    """A download under way: the bytes so far, and a note of which version of which url they are.
+    """An unfinished download: the bytes so far, and a note of their url and version.
 
     The note holds `url`, `etag`, `last_modified`, `size`, `md5` and `sha256`, each None if the server did not say.
     """
@@ -47,7 +47,7 @@ class PartialFile:
         return not self.size or (read_json_object(self._note_path) or {}).keys() == _NOTE_KEYS
 
     def restart(self, note: dict) -> None:
-        """Drops the bytes before the note changes, so that they never pass for another version."""
+        """Drops the bytes before the note changes, so that they are never taken for another version."""
         self.remove()  # and not cut to nothing, since it may be a pipe or a link
         self.path.write_bytes(b"")
         self._note_path.write_text(json.dumps(note))

@@ -38,7 +38,7 @@ _HEADERS = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}  # sizes a
 
 
 class Deadline:
-    """When a step of an answer must have come, however slowly its bytes come: its head, or the next piece of its body.
+    """When a step of an answer must be complete: its head, or the next piece of its body.
 
     The timeouts of `requests` and urllib3 bound the silence between two bytes. A server can send the bytes of a head,
     of a chunk's size or of trailers one by one; the library then waits without end.
@@ -106,7 +106,7 @@ class DeadlineAdapter(requests.adapters.HTTPAdapter):
 
 
 class TransientError(TransferError):
-    """A try failed, and another may do better, after `wait` seconds if the server asked for that."""
+    """A try failed, and another may succeed, after `wait` seconds if the server says so."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -114,7 +114,7 @@ class TransientError(TransferError):
 
 
 class UnreachableError(TransientError):
-    """No connection came about: no network, no such host, or nobody listens."""
+    """No connection: no network, no such host, or no server."""
 
 
 def download(file: RemoteFile, url: str, part: PartialFile, *, timeout: float, report: Report) -> str:
@@ -132,7 +132,7 @@ def download(file: RemoteFile, url: str, part: PartialFile, *, timeout: float, r
     note: Any = part.read_note(url)
     if note is None or part.size != note["size"]:
         deadline = Deadline(timeout)
-        with _answer(url, _range_headers(part, note), deadline) as (response, announced):
+        with _open_response(url, _range_headers(part, note), deadline) as (response, announced):
             continues = response.status_code == 206
             if continues:
                 _check_continuation(response, note, part)
@@ -147,7 +147,7 @@ def download(file: RemoteFile, url: str, part: PartialFile, *, timeout: float, r
 
 
 @contextlib.contextmanager
-def _answer(url: str, headers: dict, deadline: Deadline) -> Iterator[tuple[requests.Response, dict[str, str]]]:
+def _open_response(url: str, headers: dict, deadline: Deadline) -> Iterator[tuple[requests.Response, dict[str, str]]]:
     """The response after at most five redirects, its status accepted, and the digests the hops announced."""
     announced: dict[str, str] = {}
     with requests.Session() as session:
@@ -157,10 +157,10 @@ def _answer(url: str, headers: dict, deadline: Deadline) -> Iterator[tuple[reque
             _check_safe(url)
             settings = _settings(session, url)
             proxy = requests.utils.select_proxy(url, settings["proxies"])
-            with _naming(proxy):
+            with _name_proxy(proxy):
                 response = _get(session, url, headers, deadline.timeout, settings)
             announced |= _announced_digests(response.headers)
-            target = _target(session, response)
+            target = _redirect_target(session, response)
             if target is None:
                 break
             response.close()
@@ -170,12 +170,12 @@ def _answer(url: str, headers: dict, deadline: Deadline) -> Iterator[tuple[reque
         else:
             raise TransferError(f"more than {REDIRECTS} redirects")
         with response:
-            with _naming(proxy):
+            with _name_proxy(proxy):
                 _check_status(response, asked_for_range="Range" in headers)
             yield response, announced
 
 
-def _target(session: requests.Session, response: requests.Response) -> str | None:
+def _redirect_target(session: requests.Session, response: requests.Response) -> str | None:
     """Where a redirect leads to, None if it is none."""
     try:
         return session.get_redirect_target(response)
@@ -193,7 +193,7 @@ def _check_safe(url: str) -> None:
 
 
 @contextlib.contextmanager
-def _naming(proxy: str | None) -> Iterator[None]:
+def _name_proxy(proxy: str | None) -> Iterator[None]:
     """Adds the proxy to the words of a fault, since the fault may be the proxy's."""
     try:
         yield

@@ -36,14 +36,14 @@ from keras_vit.weights.families.timm import TIMM, TIMM_BEIT3
 from keras_vit.weights.families.transformers import HUGGINGFACE, PIXIO
 from keras_vit.weights.read import CheckpointError
 
-_OF_TIMM = (TIMM, TIMM_SAPIENS2, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE)
-_OF_ROPE = (DINOV3, HF_DINOV3, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS)
-_OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
-_OTHERS = (HF_BEIT, HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO)
-_OF_CLIP = (HF_CLIP, HF_CLIP_CLASSIFIER, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP)
-_OF_AIMV2 = (AIMV2, TIMM_AIMV2, HF_AIMV2)
-_OF_VITS = (OFFICIAL, LINEN, BIG_VISION, *_OF_TIMM, HUGGINGFACE)
-_ROWS = (*_OF_VITS, *_OF_DINOV2, *_OF_ROPE, *_OF_CLIP, *_OF_AIMV2, *_OTHERS, BIT, BIT_PAPER)
+_ROWS = (
+    *(OFFICIAL, LINEN, BIG_VISION),
+    *(TIMM, TIMM_SAPIENS2, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE, HUGGINGFACE),
+    *(DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS),
+    *(DINOV3, HF_DINOV3, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS),
+    *(HF_CLIP, HF_CLIP_CLASSIFIER, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP, AIMV2, TIMM_AIMV2, HF_AIMV2),
+    *(HF_BEIT, HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO, BIT, BIT_PAPER),
+)
 LAYOUTS = {row.name: row for row in _ROWS}
 FOLDERS = {name: row.folder for name, row in LAYOUTS.items() if row.folder is not None}
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5
@@ -86,7 +86,7 @@ def recognize(
     if layouts and row.name not in layouts:
         fitting = (pair for pair in by_most if pair[0].name in layouts and pair[0].has_all(names, pair[1][0]))
         row, prefixes = next(fitting, (row, prefixes))
-    return row.name, preferred(prefixes) if row.allows_any_prefix else prefixes[0]
+    return row.name, pick_prefix(prefixes) if row.allows_any_prefix else prefixes[0]
 
 
 def describe_other_models(layout: str, prefix: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ _PREFERRED = ("state_dict_ema", "model_ema", "module_ema", "ema", "teacher", "ta
 _OTHER_WRAPPERS = ("state_dict", "model_state", "model_state_dict", "model", "net", "network", "module", "student")
 
 
-def preferred(prefixes: Iterable[str]) -> str:
+def pick_prefix(prefixes: Iterable[str]) -> str:
     """The prefix whose weights are taken.
 
     Args:

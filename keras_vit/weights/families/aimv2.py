@@ -5,7 +5,7 @@ All have RMSNorm, a norm of patches, and a gated MLP. Transformers' may end in a
 
 import dataclasses
 
-from keras_vit.weights.families.clip import PHOTOS_OF_CLIP
+from keras_vit.weights.families.clip import CLIP_PHOTOS
 from keras_vit.weights.families.layout import Layout
 from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes
 
@@ -37,7 +37,7 @@ AIMV2 = Layout(
     activation="gelu",  # which no gated MLP has
     layer_norm_epsilon=1e-5,
     resize_method="bicubic",
-    preprocessing=PHOTOS_OF_CLIP,
+    preprocessing=CLIP_PHOTOS,
 )
 TIMM_AIMV2 = dataclasses.replace(
     AIMV2,

@@ -22,7 +22,7 @@ from keras_vit.weights.read import CheckpointError
 
 _PATCH_KERNEL, _CHANNELS = "embeddings.patch_embedding.weight", 3
 _STYLE = dataclasses.replace(TORCH, reshapes={**TORCH.reshapes, "token": NoUnitAxes(2), "table": NoUnitAxes(1)})
-PHOTOS_OF_CLIP = Preprocessing(
+CLIP_PHOTOS = Preprocessing(
     image_size=None,
     mean=(0.48145466, 0.4578275, 0.40821073),  # of values in [0, 1]
     std=(0.26862954, 0.26130258, 0.27577711),
@@ -32,7 +32,7 @@ PHOTOS_OF_CLIP = Preprocessing(
 )
 
 
-def _with_head_bias(arrays: Arrays, num_patches: int | None) -> Arrays:
+def _add_head_bias(arrays: Arrays, num_patches: int | None) -> Arrays:
     kernel = arrays.get("visual_projection.weight", arrays.get("proj"))
     if kernel is None or kernel.ndim != 2:
         return arrays
@@ -40,7 +40,7 @@ def _with_head_bias(arrays: Arrays, num_patches: int | None) -> Arrays:
     return arrays | {name: np.zeros(kernel.shape[axis], kernel.dtype)}
 
 
-def _without_head_bias(makers: Makers) -> Makers:
+def _drop_head_bias(makers: Makers) -> Makers:
     for name in ("visual_projection.bias", "proj_bias"):
         if name in makers and np.any(bias := makers[name]()):
             raise CheckpointError(
@@ -50,7 +50,7 @@ def _without_head_bias(makers: Makers) -> Makers:
     return {name: make for name, make in makers.items() if name not in ("visual_projection.bias", "proj_bias")}
 
 
-def _inside_vision_model(names: Collection[str]) -> Callable[[str], str]:
+def _strip_vision_model(names: Collection[str]) -> Callable[[str], str]:
     return lambda name: name.removeprefix("vision_model.").replace(".in_proj_", ".in_proj.")
 
 
@@ -100,15 +100,15 @@ HF_CLIP = Layout(
         },
         ("block_{block:02}/", "encoder.layers.{block}."): _BLOCK,
     },
-    read_names=_inside_vision_model,
+    read_names=_strip_vision_model,
     written_names=_written_names,
-    read_steps=(_with_head_bias,),
-    written_steps=(_without_head_bias,),
+    read_steps=(_add_head_bias,),
+    written_steps=(_drop_head_bias,),
     activation="quick_gelu",
     layer_norm_epsilon=1e-5,
     resize_method="bicubic",
     norms_tokens=False,  # CLIPVisionModel norms the class token alone
-    preprocessing=PHOTOS_OF_CLIP,
+    preprocessing=CLIP_PHOTOS,
 )
 HF_CLIP_CLASSIFIER = dataclasses.replace(  # its head reads the mean of the patches, before the last LayerNorm
     HF_CLIP,
@@ -140,7 +140,7 @@ HF_SIGLIP = Layout(
             "mlp/dense_2": "mlp.fc2",
         },
     },
-    read_names=_inside_vision_model,
+    read_names=_strip_vision_model,
     written_names=_written_names,
     activation="gelu_tanh",
     layer_norm_epsilon=1e-6,
@@ -212,12 +212,12 @@ OPEN_CLIP = Layout(
     },
     read_names=lambda names: lambda name: name.replace(".in_proj_", ".in_proj."),
     written_names=lambda names: lambda name: name.replace(".in_proj.", ".in_proj_"),
-    read_steps=(_with_head_bias,),
-    written_steps=(_without_head_bias,),
+    read_steps=(_add_head_bias,),
+    written_steps=(_drop_head_bias,),
     activation="gelu",
     layer_norm_epsilon=1e-5,
     resize_method="bicubic_antialias",
-    preprocessing=PHOTOS_OF_CLIP,
+    preprocessing=CLIP_PHOTOS,
 )
 
 
@@ -247,7 +247,7 @@ def _timm_pe_rotary(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return _pe_rotary(tensors) | {"rotary_reference": None if grid is None else grid[0]}
 
 
-def _without_end(row: Layout) -> Names:
+def _drop_end(row: Layout) -> Names:
     """The names of a row without those of the last LayerNorm and the pooling."""
     names = {prefixes: layers for prefixes, layers in row.names.items() if prefixes[0] != "pooling/"}
     return names | {("", ""): {path: name for path, name in names["", ""].items() if path != "encoder_norm"}}
@@ -284,7 +284,7 @@ PE = dataclasses.replace(
     name="pe",
     requires=PE_CORE.requires[:3],
     forbids=(r"ln_post\.weight", r"attn_pool\..*"),
-    names=_without_end(PE_CORE),
+    names=_drop_end(PE_CORE),
 )
 TIMM_PE_CORE = dataclasses.replace(
     TIMM_EVA,
@@ -300,5 +300,5 @@ TIMM_PE = dataclasses.replace(
     name="timm_pe",
     requires=TIMM_PE_CORE.requires[:2],
     forbids=(*TIMM_PE_CORE.forbids, r"norm\.weight", r"attn_pool\..*"),
-    names=_without_end(TIMM_PE_CORE),
+    names=_drop_end(TIMM_PE_CORE),
 )

@@ -33,7 +33,7 @@ def _zeros_of(class_token: Callable[[], np.ndarray]) -> np.ndarray:
     return np.zeros_like(class_token()[0])  # (1, D)
 
 
-def _with_mask_token(makers: Makers) -> Makers:
+def _add_mask_token(makers: Makers) -> Makers:
     """Adds the token of masked pre-training, without which the software opens no file; nothing reads it."""
     for name, make in makers.items():
         if name.endswith("cls_token"):
@@ -66,7 +66,7 @@ DINOV2 = Layout(
             "layer_scale_2/gamma": "ls2.gamma",
         },
     },
-    written_steps=(_with_mask_token,),
+    written_steps=(_add_mask_token,),
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic_offset",
@@ -94,12 +94,12 @@ def _written_names(prefix: str) -> Callable[[Collection[str]], Callable[[str], s
     return written
 
 
-def without_empty(arrays: Arrays, num_patches: int | None) -> Arrays:
+def drop_empty_registers(arrays: Arrays, num_patches: int | None) -> Arrays:
     """transformers has an array of no registers."""
     return {name: array for name, array in arrays.items() if array.size or not name.endswith("register_tokens")}
 
 
-def with_no_registers(makers: Makers) -> Makers:
+def add_empty_registers(makers: Makers) -> Makers:
     """Adds an array of no registers, which transformers wants."""
     token = makers.get("embeddings.cls_token")
     none: Makers = {} if token is None else {"embeddings.register_tokens": lambda: token()[:, :0]}
@@ -146,8 +146,8 @@ HF_DINOV2_REGISTERS = dataclasses.replace(
     name="huggingface_dinov2_registers",
     requires=(*HF_DINOV2.requires, rf"{_PREFIX}embeddings\.register_tokens"),
     forbids=(),
-    read_steps=(without_empty,),
-    written_steps=(*HF_DINOV2.written_steps, with_no_registers),
+    read_steps=(drop_empty_registers,),
+    written_steps=(*HF_DINOV2.written_steps, add_empty_registers),
     written_names=_written_names("dinov2_with_registers."),
     names={**HF_DINOV2.names, ("", ""): {**_EMBEDDINGS, _REGISTERS: "embeddings.register_tokens"}},
     resize_method="bicubic_antialias",

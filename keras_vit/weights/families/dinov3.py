@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.families.dinov2 import DINOV2, with_no_registers, without_empty
+from keras_vit.weights.families.dinov2 import DINOV2, add_empty_registers, drop_empty_registers
 from keras_vit.weights.families.eva import (
     BLOCK,
     EVA_ENDS,
     PLAIN_BLOCK,
     TIMM_EVA,
-    apart,
-    gate_together,
-    joined,
-    qkv_together,
+    concatenate_lazily,
+    join_gate,
+    join_qkv,
     split,
+    split_qkv,
 )
 from keras_vit.weights.families.layout import IMAGENET_PHOTOS, Arrays, Makers, Names
 from keras_vit.weights.families.renames import Layers
@@ -48,7 +48,7 @@ def _defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {**ROTARY, "rotary_periods": "stored" if PERIODS in tensors else "computed"}
 
 
-def _apart(arrays: Arrays, num_patches: int | None) -> Arrays:
+def _split_qkv(arrays: Arrays, num_patches: int | None) -> Arrays:
     """Query, key and value as arrays of their own, and no bias of the key where the file masks it.
 
     Masked biases are no part of the model.
@@ -60,14 +60,14 @@ def _apart(arrays: Arrays, num_patches: int | None) -> Arrays:
             parts = dict(zip(_QKV, split(name, array, 3), strict=True))
             mask = arrays.get(f"{block}.attn.qkv.bias_mask") if part == "qkv.bias" else None
             if mask is not None:
-                parts = _unmasked(f"{name}_mask", parts, mask)
+                parts = _apply_bias_mask(f"{name}_mask", parts, mask)
             found |= {f"{block}.attn.{of}{part[3:]}": each for of, each in parts.items()}
         elif part != "qkv.bias_mask":
             found[name] = array
     return found
 
 
-def _unmasked(name: str, parts: Arrays, mask: np.ndarray) -> Arrays:
+def _apply_bias_mask(name: str, parts: Arrays, mask: np.ndarray) -> Arrays:
     """The biases that a mask leaves, which is 0 for the key and 1 for query and value."""
     if not all(np.all(each == (of != "k_proj")) for of, each in zip(_QKV, split(name, mask, 3), strict=True)):
         raise CheckpointError(
@@ -77,25 +77,25 @@ def _unmasked(name: str, parts: Arrays, mask: np.ndarray) -> Arrays:
     return {of: each for of, each in parts.items() if of != "k_proj"}
 
 
-def _together(makers: Makers) -> Makers:
-    """The reverse of `_apart`, with zeros for masked biases."""
+def _join_qkv(makers: Makers) -> Makers:
+    """The reverse of `_split_qkv`, with zeros for masked biases."""
     found: Makers = {}
     for name, make in makers.items():
         block, _, part = name.partition(".attn.")
         if part in ("q_proj.weight", "q_proj.bias"):
             parts = [makers.get(f"{block}.attn.{of}{part[6:]}") for of in _QKV]
-            empty = functools.partial(_like, make, 0)
-            found[f"{block}.attn.qkv{part[6:]}"] = joined([each or empty for each in parts])
+            empty = functools.partial(_full_like, make, 0)
+            found[f"{block}.attn.qkv{part[6:]}"] = concatenate_lazily([each or empty for each in parts])
             if None in parts:
-                found[f"{name.partition('q_proj')[0]}qkv.bias_mask"] = joined(
-                    [functools.partial(_like, make, int(each is not None)) for each in parts]
+                found[f"{name.partition('q_proj')[0]}qkv.bias_mask"] = concatenate_lazily(
+                    [functools.partial(_full_like, make, int(each is not None)) for each in parts]
                 )
         elif not part.startswith(_QKV):
             found[name] = make
     return found
 
 
-def _like(make: Callable[[], np.ndarray], value: int) -> np.ndarray:
+def _full_like(make: Callable[[], np.ndarray], value: int) -> np.ndarray:
     return np.full_like(make(), value)
 
 
@@ -147,8 +147,8 @@ DINOV3 = dataclasses.replace(
             "layer_scale_2/gamma": "ls2.gamma",
         },
     },
-    read_steps=(_apart,),
-    written_steps=(*DINOV2.written_steps, _together),
+    read_steps=(_split_qkv,),
+    written_steps=(*DINOV2.written_steps, _join_qkv),
     defaults=_defaults,
     layer_norm_epsilon=1e-5,
     position_embedding="none",
@@ -188,8 +188,8 @@ HF_DINOV3 = dataclasses.replace(
     },
     read_names=_read_names,
     written_names=_written_names,
-    read_steps=(without_empty,),
-    written_steps=(*DINOV2.written_steps, with_no_registers),
+    read_steps=(drop_empty_registers,),
+    written_steps=(*DINOV2.written_steps, add_empty_registers),
 )
 TIMM_DINOV3 = dataclasses.replace(
     TIMM_EVA,
@@ -212,8 +212,8 @@ TIMM_DINOV3 = dataclasses.replace(
             "mlp/down": "mlp.fc3",
         },
     },
-    read_steps=(apart,),
-    written_steps=(qkv_together,),
+    read_steps=(split_qkv,),
+    written_steps=(join_qkv,),
     defaults=_defaults,
     layer_norm_epsilon=1e-5,
     position_embedding="none",
@@ -246,5 +246,5 @@ TIMM_SAPIENS2 = dataclasses.replace(
     names=_NAMES,
     defaults=_sapiens_defaults,
     position_embedding="none",
-    written_steps=(gate_together,),
+    written_steps=(join_gate,),
 )

@@ -17,13 +17,13 @@ import numpy as np
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.layout import Arrays, Folder, Makers
 from keras_vit.weights.families.renames import Layers
-from keras_vit.weights.families.timm import ATTENTION_POOLING, TIMM, TOKENS, with_prefix_rows, without_prefix_rows
+from keras_vit.weights.families.timm import ATTENTION_POOLING, TIMM, TOKENS, add_prefix_rows, fold_prefix_rows
 from keras_vit.weights.metadata.timm import POOL_WORDS, timm_config, timm_snippet
 from keras_vit.weights.read import CheckpointError
 
 _QKV = ("q_proj", "k_proj", "v_proj")
-_OF_E14 = (15360, 1792)  # widths of EVA-02-CLIP E/14, whose names are those of EVA-CLIP g/14
-_OF_TIMM = (  # (the authors' word of EVA-02, timm's)
+_E14_WIDTHS = (15360, 1792)  # widths of EVA-02-CLIP E/14, whose names are those of EVA-CLIP g/14
+_AUTHOR_NAMES = (  # (the authors' word of EVA-02, timm's)
     (".attn.inner_attn_ln.", ".attn.norm."),
     (".mlp.ffn_ln.", ".mlp.norm."),
     (".mlp.w12.", ".mlp.fc1."),
@@ -54,7 +54,7 @@ PLAIN_BLOCK: Layers = {
 EVA_ENDS = ("patch_embedding/projection", "encoder_norm", "pooled_norm", "head")
 
 
-def apart(arrays: Arrays, num_patches: int | None) -> Arrays:
+def split_qkv(arrays: Arrays, num_patches: int | None) -> Arrays:
     """Query, key and value as arrays of their own, and the two factors of a gated MLP, whose last layer is `fc3`."""
     found: Arrays = {}
     for name, array in arrays.items():
@@ -85,25 +85,25 @@ def split(name: str, array: np.ndarray, count: int) -> list[np.ndarray]:
     return np.split(array, count)
 
 
-def _together(makers: Makers) -> Makers:
-    """What `apart` takes apart as timm's class has it, whose MLP with a LayerNorm inside keeps all apart."""
+def _join_fused(makers: Makers) -> Makers:
+    """The reverse of `split_qkv` for timm's class, whose MLP with a LayerNorm inside has all arrays separate."""
     if any(name.endswith((".mlp.norm.weight", ".attn.q_norm.weight")) for name in makers):
         return makers
-    return gate_together(qkv_together(makers))
+    return join_gate(join_qkv(makers))
 
 
-def gate_together(makers: Makers) -> Makers:
+def join_gate(makers: Makers) -> Makers:
     """The gate of an MLP and its value in one matrix, whose last layer is `fc2`."""
     found: Makers = {}
     for name, make in makers.items():
         if ".mlp.fc1_g." in name:
-            found[name.replace("fc1_g", "fc1")] = joined([make, makers[name.replace("fc1_g", "fc1_x")]])
+            found[name.replace("fc1_g", "fc1")] = concatenate_lazily([make, makers[name.replace("fc1_g", "fc1_x")]])
         elif ".mlp.fc1_x." not in name:
             found[name] = make
     return found
 
 
-def qkv_together(makers: Makers) -> Makers:
+def join_qkv(makers: Makers) -> Makers:
     """Query, key and value in one matrix; and likewise their biases, unless the key has none."""
     found: Makers = {}
     for name, make in makers.items():
@@ -111,7 +111,7 @@ def qkv_together(makers: Makers) -> Makers:
         whole = f"{block}.attn.k_proj.bias" in makers
         if part == "q_proj.weight" or (part == "q_proj.bias" and whole):
             leaf = part.rpartition(".")[2]
-            found[f"{block}.attn.qkv.{leaf}"] = joined([makers[f"{block}.attn.{of}.{leaf}"] for of in _QKV])
+            found[f"{block}.attn.qkv.{leaf}"] = concatenate_lazily([makers[f"{block}.attn.{of}.{leaf}"] for of in _QKV])
         elif part in ("q_proj.bias", "v_proj.bias") and not whole:
             found[f"{block}.attn.{part[0]}_bias"] = make
         elif not part.startswith(_QKV):
@@ -119,7 +119,7 @@ def qkv_together(makers: Makers) -> Makers:
     return found
 
 
-def joined(makers: list[Callable[[], np.ndarray]]) -> Callable[[], np.ndarray]:
+def concatenate_lazily(makers: list[Callable[[], np.ndarray]]) -> Callable[[], np.ndarray]:
     return lambda: np.concatenate([make() for make in makers])
 
 
@@ -127,13 +127,13 @@ def written_names(names: Collection[str]) -> Callable[[str], str]:
     return lambda name: name.replace(".mlp.fc3.", ".mlp.fc2.")
 
 
-def _named_by_timm(arrays: Arrays, num_patches: int | None) -> Arrays:
-    return {_renamed(name, dict(_OF_TIMM)): array for name, array in arrays.items()}
+def _to_timm_names(arrays: Arrays, num_patches: int | None) -> Arrays:
+    return {_renamed(name, dict(_AUTHOR_NAMES)): array for name, array in arrays.items()}
 
 
-def _named_by_authors(makers: Makers) -> Makers:
-    """timm's names as the authors', who add a bias of query and value by itself also where the three are apart."""
-    words = {new: old for old, new in reversed(_OF_TIMM)} | {".attn.q_proj.bias": ".attn.q_bias"}
+def _to_author_names(makers: Makers) -> Makers:
+    """timm's names as the authors', who add a bias of query and value by itself also where the three are separate."""
+    words = {new: old for old, new in reversed(_AUTHOR_NAMES)} | {".attn.q_proj.bias": ".attn.q_bias"}
     words |= {".mlp.fc3.": ".mlp.w3.", ".attn.v_proj.bias": ".attn.v_bias"}
     return {_renamed(name, words): make for name, make in makers.items()}
 
@@ -149,7 +149,7 @@ def _defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """
     pooled = {"pool_prefix_tokens": "class_token/token" in tensors} if "pooling/probe" in tensors else {}
     kernel = tensors.get("block_00/mlp/dense_2/kernel")
-    if kernel is not None and kernel.shape == _OF_E14:
+    if kernel is not None and kernel.shape == _E14_WIDTHS:
         return {**pooled, "norm_position": "post"}
     if "block_00/mlp/gate/kernel" not in tensors:
         return pooled
@@ -256,8 +256,8 @@ TIMM_EVA = dataclasses.replace(
     also={},
     read_names=lambda names: str,
     written_names=written_names,
-    read_steps=(with_prefix_rows, apart),
-    written_steps=(_together, without_prefix_rows),
+    read_steps=(add_prefix_rows, split_qkv),
+    written_steps=(_join_fused, fold_prefix_rows),
     defaults=_defaults,
     folder=Folder(eva_files, timm_snippet, epsilons=(1e-5,), stores_rotary=True, always_resizes=True),
 )
@@ -270,53 +270,53 @@ EVA02 = dataclasses.replace(
     requires=(*TIMM_EVA.requires[:2], r"blocks\.0\.attn\.q_bias", r"blocks\.0\.mlp\.(w1|w12)\.weight"),
     forbids=(),
     written_names=lambda names: str,
-    read_steps=(_named_by_timm, *TIMM_EVA.read_steps),
-    written_steps=(*TIMM_EVA.written_steps, _named_by_authors),
+    read_steps=(_to_timm_names, *TIMM_EVA.read_steps),
+    written_steps=(*TIMM_EVA.written_steps, _to_author_names),
     resize_method="bicubic",
 )
 _GRID: Mapping[str, Any] = {"rotary_layout": "interleaved", "rotary_coordinates": "grid"}
 AXIAL: Mapping[str, Any] = {"rotary": "axial", "rotary_theta": 100.0, "rotary_axes": "xy", **_GRID}
 MIXED: Mapping[str, Any] = {"rotary": "mixed", "rotary_theta": 10.0, "rotary_axes": "xy", **_GRID}
-OF_TIMM: Mapping[str, Any] = {  # timm's own models
+TIMM_ROTARY: Mapping[str, Any] = {  # timm's own models
     **{"rotary": "axial", "rotary_theta": 10000.0, "rotary_axes": "yx", "rotary_reference": 16, **_GRID}
 }
 _FREQUENCIES = "rotary_positions_00/frequencies"
-_OF_ALL = "rope.freqs"
+_FREQUENCIES_NAME = "rope.freqs"
 _ROPE_BLOCK = ("block_{block:02}/", "blocks.{block}.")
 
 
-def _of_each_block(arrays: Arrays, num_patches: int | None) -> Arrays:
+def _split_frequencies(arrays: Arrays, num_patches: int | None) -> Arrays:
     """The learned frequencies, `(2, L, A, D/A/2)` in the file, as an array for each block."""
     found = dict(arrays)
-    frequencies = found.pop(_OF_ALL, None)
+    frequencies = found.pop(_FREQUENCIES_NAME, None)
     if frequencies is None:
         return found
     if frequencies.ndim != 4 or len(frequencies) != 2:
         raise CheckpointError(
             "the learned frequencies must be those of 2 axes, all blocks, heads and pairs of channels.\n"
-            f"Received: {_OF_ALL}, shape {frequencies.shape}."
+            f"Received: {_FREQUENCIES_NAME}, shape {frequencies.shape}."
         )
-    return found | {f"{_OF_ALL}.{block}.f": frequencies[:, block] for block in range(frequencies.shape[1])}
+    return found | {f"{_FREQUENCIES_NAME}.{block}.f": frequencies[:, block] for block in range(frequencies.shape[1])}
 
 
-def _of_all_blocks(makers: Makers) -> Makers:
-    names = [name for name in makers if name.startswith(f"{_OF_ALL}.")]
+def _stack_frequencies(makers: Makers) -> Makers:
+    names = [name for name in makers if name.startswith(f"{_FREQUENCIES_NAME}.")]
     if not names:
         return makers
-    parts = [makers[f"{_OF_ALL}.{block}.f"] for block in range(len(names))]
+    parts = [makers[f"{_FREQUENCIES_NAME}.{block}.f"] for block in range(len(names))]
     others = {name: make for name, make in makers.items() if name not in names}
-    return others | {_OF_ALL: lambda: np.stack([part() for part in parts], axis=1)}
+    return others | {_FREQUENCIES_NAME: lambda: np.stack([part() for part in parts], axis=1)}
 
 
-def _without_class_row(makers: Makers) -> Makers:
+def _fold_class_row(makers: Makers) -> Makers:
     """Adds the class token's row of the table to the token, since timm's table has none."""
     token, table = makers.get("cls_token"), makers.get("pos_embed")
     if token is None or table is None:
         return makers
-    return makers | {"cls_token": functools.partial(_add_class_row, token, table), "pos_embed": lambda: table()[:, 1:]}
+    return makers | {"cls_token": functools.partial(_sum_class_row, token, table), "pos_embed": lambda: table()[:, 1:]}
 
 
-def _add_class_row(token: Callable[[], np.ndarray], table: Callable[[], np.ndarray]) -> np.ndarray:
+def _sum_class_row(token: Callable[[], np.ndarray], table: Callable[[], np.ndarray]) -> np.ndarray:
     return token() + table()[:, :1]
 
 
@@ -333,10 +333,10 @@ TIMM_ROPE = dataclasses.replace(
     names={
         ("", ""): {path: TOKENS[path] for path in ("class_token/token", "position_embedding/table", *EVA_ENDS)},
         _ROPE_BLOCK: PLAIN_BLOCK,
-        ("rotary_positions_{block:02}/", f"{_OF_ALL}.{{block}}."): {"frequencies": "f"},
+        ("rotary_positions_{block:02}/", f"{_FREQUENCIES_NAME}.{{block}}."): {"frequencies": "f"},
     },
-    read_steps=(with_prefix_rows, apart, _of_each_block),
-    written_steps=(qkv_together, _without_class_row, _of_all_blocks),
+    read_steps=(add_prefix_rows, split_qkv, _split_frequencies),
+    written_steps=(join_qkv, _fold_class_row, _stack_frequencies),
     defaults=_rope_defaults,
     position_embedding="none",
 )
@@ -356,8 +356,8 @@ TIMM_ROPE_REGISTERS = dataclasses.replace(
         ("", ""): {path: TOKENS[path] for path in ("register_tokens/tokens", *EVA_ENDS)},
         _ROPE_BLOCK: PLAIN_BLOCK,
     },
-    read_steps=(apart,),
-    written_steps=(qkv_together,),
-    defaults=lambda tensors: dict(OF_TIMM),
+    read_steps=(split_qkv,),
+    written_steps=(join_qkv,),
+    defaults=lambda tensors: dict(TIMM_ROTARY),
     position_embedding="none",
 )

@@ -88,7 +88,7 @@ _POOLING: Layers = {
 }
 
 
-def _blocks_apart(arrays: Arrays, num_patches: int | None) -> Arrays:
+def _split_blocks(arrays: Arrays, num_patches: int | None) -> Arrays:
     """Splits scanned arrays into one for each block. We write blocks apart, since every reader takes them."""
     apart = {}
     for name, array in arrays.items():
@@ -104,7 +104,7 @@ def _blocks_apart(arrays: Arrays, num_patches: int | None) -> Arrays:
     return apart
 
 
-def _with_class_row(arrays: Arrays, num_patches: int | None) -> Arrays:
+def _add_class_row(arrays: Arrays, num_patches: int | None) -> Arrays:
     """Adds the row of zeros that a class token has here; a row that is there already stays."""
     name = _VISION_TABLE if _VISION_TABLE in arrays else _OLD_TABLE
     table = arrays.get(name)
@@ -116,7 +116,7 @@ def _with_class_row(arrays: Arrays, num_patches: int | None) -> Arrays:
     return arrays | {name: np.concatenate([np.zeros_like(table[:, :1]), table], axis=1)}  # (1, T, D)
 
 
-def _without_class_row(makers: Makers) -> Makers:
+def _fold_class_row(makers: Makers) -> Makers:
     """Adds the class token's row of the table to the token itself, so that the encoder gets the same input."""
     if not {_VISION_TABLE, _TOKEN} <= makers.keys():
         return makers
@@ -140,8 +140,8 @@ BIG_VISION = Layout(
     also={("pooling/", ""): _POOLING, ("position_embedding/", "Transformer/"): {"table": "pos_embedding"}, **STEM},
     prefixes=PREFIXES,
     prefix="params/",
-    read_steps=(_blocks_apart, _with_class_row),
-    written_steps=(_without_class_row,),
+    read_steps=(_split_blocks, _add_class_row),
+    written_steps=(_fold_class_row,),
     activation="gelu_tanh",
     layer_norm_epsilon=1e-6,
     position_embedding="sincos2d",
@@ -155,7 +155,7 @@ _CONV, _BIT_PARTS = "standardized_conv2d", {"1": "a", "2": "b", "3": "c"}
 _KERAS = Style("/", {leaf: leaf for leaf in ("gamma", "beta", "kernel", "bias")}, {"head/kernel": UnitAxes(2, 2)})
 
 
-def _without_numbers(names: Collection[str]) -> Callable[[str], str]:
+def _strip_numbers(names: Collection[str]) -> Callable[[str], str]:
     return lambda name: _NUMBER.sub(r"\1\2/", name)
 
 
@@ -175,7 +175,7 @@ BIT = Layout(
     },
     prefixes=(*(f"{prefix}resnet/" for prefix in PREFIXES), *PREFIXES),
     prefix="resnet/",
-    read_names=_without_numbers,
+    read_names=_strip_numbers,
 )
 BIT_PAPER = dataclasses.replace(
     BIT,

@@ -44,7 +44,7 @@ def _write_metadata(fields: Mapping[str, Any]) -> Arrays:
     return {_MEAN: mean, _STD: std, _SUMMARY: np.array(list(places), "int64")}
 
 
-def _apart(arrays: Arrays, num_patches: int | None) -> Arrays:
+def _split_arrays(arrays: Arrays, num_patches: int | None) -> Arrays:
     """The class tokens with rows of zeros in the table, the registers, and the kernel as a convolution's."""
     if missing := [name for name in (_MEAN, _STD, _SUMMARY, _TOKENS, _TABLE, _KERNEL) if name not in arrays]:
         raise CheckpointError(
@@ -69,7 +69,7 @@ def _apart(arrays: Arrays, num_patches: int | None) -> Arrays:
     return arrays
 
 
-def _together(makers: Makers) -> Makers:
+def _join_arrays(makers: Makers) -> Makers:
     """The reverse; rows of the table for class tokens are added to the tokens."""
     if not {_TOKENS, _TABLE, _KERNEL} <= makers.keys():
         return makers  # which is then known by parts that it lacks
@@ -89,7 +89,7 @@ def _together(makers: Makers) -> Makers:
     return others | flat | {_TOKENS: joined}
 
 
-def _of_authors(names: Collection[str]) -> Callable[[str], str]:
+def _read_names(names: Collection[str]) -> Callable[[str], str]:
     """LayerScale has other names in the authors' files."""
     return lambda name: name.replace(".grandma", ".gamma")
 
@@ -128,9 +128,9 @@ HF_RADIO = Layout(
         },
     },
     also={("block_{block:02}/", "model.blocks.{block}."): {f"layer_scale_{i}/gamma": f"ls{i}.gamma" for i in (1, 2)}},
-    read_names=_of_authors,
-    read_steps=(_apart,),
-    written_steps=(_together,),
+    read_names=_read_names,
+    read_steps=(_split_arrays,),
+    written_steps=(_join_arrays,),
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bilinear_crop",

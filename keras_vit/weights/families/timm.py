@@ -49,7 +49,7 @@ def _written_names(names: Collection[str]) -> Callable[[str], str]:
     return lambda name: functools.reduce(lambda found, pair: found.replace(*pair), others.items(), name)
 
 
-def with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
+def add_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
     """Gives the table a row for each prefix token but the registers, whatever rows timm's `no_embed_class` left it.
 
     Rows of registers are added to the registers. Without `num_patches`, the patches are the square number of rows that
@@ -74,7 +74,7 @@ def with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
     return arrays | placed
 
 
-def _not_as_rotated(makers: Makers) -> Makers:
+def _refuse_perception_encoder(makers: Makers) -> Makers:
     """Refuses to write what would be read as a Perception Encoder: only it has these parts together."""
     if "norm_pre.weight" in makers and ("norm.weight" not in makers or "attn_pool.latent" in makers):
         raise CheckpointError(
@@ -86,7 +86,7 @@ def _not_as_rotated(makers: Makers) -> Makers:
     return makers
 
 
-def _unlike_plain(arrays: Arrays, num_patches: int | None) -> Arrays:
+def _rename_gated_mlp(arrays: Arrays, num_patches: int | None) -> Arrays:
     """Other names for a gated MLP, which in timm has those of a plain one, and twice the rows in its first kernel."""
     first, second = arrays.get("blocks.0.mlp.fc1.weight"), arrays.get("blocks.0.mlp.fc2.weight")
     if first is None or second is None or first.shape[:1] != (2 * second.shape[-1],):
@@ -98,7 +98,7 @@ def _gated_name(match: re.Match) -> str:
     return match[1] + {"1": "fc12.", "2": "fc3."}[match[2]]
 
 
-def without_prefix_rows(makers: Makers) -> Makers:
+def fold_prefix_rows(makers: Makers) -> Makers:
     """Adds the rows of prefix tokens to the tokens where there are registers, which have no rows in timm's table."""
     table, prefix = makers.get("pos_embed"), [name for name in ("cls_token", "dist_token") if name in makers]
     if table is None or "reg_token" not in makers:
@@ -143,8 +143,8 @@ TIMM = Layout(
     also={("", ""): {"pre_logits": "pre_logits.fc"}},  # its models have them no more
     read_names=_with_stem,
     written_names=_written_names,
-    read_steps=(with_prefix_rows, _unlike_plain),
-    written_steps=(_not_as_rotated, without_prefix_rows),
+    read_steps=(add_prefix_rows, _rename_gated_mlp),
+    written_steps=(_refuse_perception_encoder, fold_prefix_rows),
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic_antialias",

@@ -45,7 +45,7 @@ def _written_names(names: Collection[str]) -> Callable[[str], str]:
     return spelled
 
 
-def _with_one_head(arrays: Arrays, num_patches: int | None) -> Arrays:
+def _merge_class_tokens(arrays: Arrays, num_patches: int | None) -> Arrays:
     """DeiT's distillation token, where the one head reads the class token alone, as a second class token."""
     short = {re.sub(f"^{_PREFIX}", "", name): name for name in arrays}
     if "classifier.weight" not in short or not {_CLASS_TOKEN, _DISTILLATION} <= short.keys():
@@ -56,7 +56,7 @@ def _with_one_head(arrays: Arrays, num_patches: int | None) -> Arrays:
     }
 
 
-def _with_distillation_token(makers: Makers) -> Makers:
+def _split_class_tokens(makers: Makers) -> Makers:
     """The second class token under its name there."""
     token = makers.get(_CLASS_TOKEN)
     if token is None or token().shape[1] != 2:
@@ -108,8 +108,8 @@ HUGGINGFACE = Layout(
     },
     read_names=_read_names,
     written_names=_written_names,
-    read_steps=(_with_one_head,),
-    written_steps=(_with_distillation_token,),
+    read_steps=(_merge_class_tokens,),
+    written_steps=(_split_class_tokens,),
     defaults=_defaults,
     activation="gelu",
     layer_norm_epsilon=1e-12,

@@ -89,7 +89,7 @@ def parse_activation(word: Any, place: FilePath) -> str | None:
 
 
 def unsupported_error(what: str, word: Any, place: FilePath, known: str) -> CheckpointError:
-    """The error for a model that no model here computes."""
+    """The error for a setting that is not supported."""
     return CheckpointError(
         f"the {what} must be one that is computed here ({known}), since with another the same weights give other "
         f"numbers.\nReceived: {word!r:.100} in {place}. If that is wrong of these weights, correct it there."
@@ -156,7 +156,7 @@ USUAL_FIELDS: dict[str, Any] = {
 
 
 def check_writable(software: str, facts: dict[str, Any], **usual: Any) -> None:
-    """Raises for a model of another kind than the config that opens a folder can say."""
+    """Raises for fields that the config of a folder cannot express."""
     wrong = [f"{name}={facts[name]!r}" for name, value in usual.items() if facts[name] != value]
     if wrong:
         raise CheckpointError(

@@ -310,7 +310,7 @@ def conflicting_fields(arguments: Mapping[str, Any], has_plain_mlp: bool) -> dic
 
 
 def default_norm_fields(architecture: str, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Where timm's class for plain models has its last norm, if `model_args` change the token's pooling to the mean."""
+    """Where timm's plain models have their last norm, if `model_args` change token pooling to the mean."""
     config = config_of_timm(architecture)
     if config is None or (config.pooling, config.rotary) != ("token", "none"):
         return {}

@@ -38,7 +38,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
         config = config["vision_config"] | {"projection_dim": config.get("projection_dim")}
     kind = str(config.get("model_type"))
     if kind.startswith("aimv2"):
-        config = _without_gate(config, folder / "config.json")
+        config = _drop_gate(config, folder / "config.json")
     gated = _parse_gated_mlp(config, folder / "config.json")
     fields = {
         "pooling": _BEIT_POOLING.get(config.get("use_mean_pooling", True)) if kind in _BEIT_TYPES else None,
@@ -70,8 +70,8 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
     )
 
 
-def _without_gate(config: dict, place: Path) -> dict:
-    """A config of AIMv2 without the activation of its gate, which is the only one that is computed here."""
+def _drop_gate(config: dict, place: Path) -> dict:
+    """A config of AIMv2 without the activation of its gate; raises for another than SiLU."""
     if (word := config.get("hidden_act", "silu")) != "silu":
         raise unsupported_error("activation of a gated MLP", word, place, "'silu'")
     if config.get("is_native"):

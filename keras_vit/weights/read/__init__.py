@@ -124,7 +124,7 @@ class TensorFile:
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[BinaryIO]:
         """The file, open, if it is still the one that was scanned."""
-        with _opened(self.path) as file:
+        with _open(self.path) as file:
             if _identity(file) != self._identity:
                 raise self._error("the file changed while it was being read", "Read it again when it is whole")
             yield file
@@ -148,13 +148,13 @@ class TensorFile:
         if member.strides is not None:
             return self._view(file, name, check_finite, checked)
         if member.deflated:
-            buffer: bytes | mmap.mmap = self._inflated(name)
-            self._look_through(io.BytesIO(buffer), 0, name, dtype, check_finite)
+            buffer: bytes | mmap.mmap = self._inflate(name)
+            self._verify(io.BytesIO(buffer), 0, name, dtype, check_finite)
             start = member.header_size
         else:
             buffer, start = self._mapping, member.start + member.header_size
             if check_finite or member.crc is not None:
-                self._look_through(file, member.start, name, dtype, check_finite)
+                self._verify(file, member.start, name, dtype, check_finite)
         return np.ndarray(member.entry.shape, dtype, buffer, start, order="F" if member.fortran_order else "C")
 
     def _view(self, file: BinaryIO, name: str, check_finite: bool, checked: set[int]) -> np.ndarray:
@@ -162,7 +162,7 @@ class TensorFile:
         member = self._members[name]
         dtype = member.entry.dtype
         if member.start not in checked:
-            self._look_through(file, member.start, name, dtype, check_finite=False)
+            self._verify(file, member.start, name, dtype, check_finite=False)
             checked.add(member.start)
         start = member.start + member.offset
         array = np.ndarray(member.entry.shape, dtype, self._mapping, start, member.strides)
@@ -170,7 +170,7 @@ class TensorFile:
             self._refuse_nonfinite(name, dtype, array.size - int(np.count_nonzero(_finite(array))))
         return array
 
-    def _look_through(self, file: BinaryIO, start: int, name: str, dtype: np.dtype, check_finite: bool) -> None:
+    def _verify(self, file: BinaryIO, start: int, name: str, dtype: np.dtype, check_finite: bool) -> None:
         """Compares the CRC-32 of a member, and looks for numbers that are not finite, in one pass.
 
         Reads the file in pieces instead of the mapping: no page gets mapped, and the numbers are aligned.
@@ -200,7 +200,7 @@ class TensorFile:
                 "`TensorFile.read` and `read_checkpoint` read it nevertheless, by their parameter `allow_nonfinite`",
             )
 
-    def _inflated(self, name: str) -> bytes:
+    def _inflate(self, name: str) -> bytes:
         """The bytes of a deflated member, in no more memory than the directory says."""
         member, inflater = self._members[name], zlib.decompressobj(-15)
         packed = self._mapping[member.start : member.start + member.stored_size]
@@ -229,7 +229,7 @@ def scan(path: str | os.PathLike) -> TensorFile:
             encrypted or oddly compressed members; names twice or unsafe; shapes that do not match the bytes.
     """
     path = Path(path)
-    with _opened(path) as file:
+    with _open(path) as file:
         identity = _identity(file)
         start = file.read(512)
         kind = _kind(start)
@@ -265,7 +265,7 @@ def forget_pages(array: object) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open(path: Path) -> Iterator[BinaryIO]:
     """Opens the file for reading, and turns errors of the system into a `CheckpointError`."""
     try:
         if "\0" in str(path):

@@ -146,7 +146,7 @@ class _Machine:
         """Drops the last value."""
         self.stack.pop()
 
-    def tuple_of(self, count: int) -> None:
+    def make_tuple(self, count: int) -> None:
         """Makes a tuple of the last values."""
         if len(self.stack) < count:
             raise FormatError("is damaged: a container of its pickle has no beginning")
@@ -169,20 +169,20 @@ class _Machine:
         elif not isinstance(self.stack[-1], Other):
             raise _unexpected("a dict", self.stack[-1])
 
-    def dict_of_mark(self, argument: None) -> None:
+    def make_dict(self, argument: None) -> None:
         """Makes a dict of the pairs after the last mark."""
         items = self.pop_mark()
         self.stack.append(_pairs(items[::2], items[1::2]))
 
     def reduce(self, argument: None) -> None:
-        """Stands in for the call of what is named; nothing is called."""
+        """Replaces the call of what is named; nothing is called."""
         arguments, made = self.stack.pop(), self.stack.pop()
         if not isinstance(made, Other) or not isinstance(arguments, tuple):
             raise _unexpected("a name and its arguments", made)
         self.copied += sum(len(part) for part in arguments if isinstance(part, (list, tuple, dict)))
         if self.copied > _MOST_COPIED:
             raise FormatError(f"has a pickle that copies more than {_MOST_COPIED} values, which no weights need")
-        self.stack.append(_made(made.name, arguments))
+        self.stack.append(_call_result(made.name, arguments))
 
     def build(self, argument: None) -> None:
         """Drops the state of what is on top, as the versions of modules that an OrderedDict carries."""
@@ -203,12 +203,12 @@ class _Machine:
     def name(self, argument: str) -> None:
         """A name, if it is one of those that are known."""
         module, _, name = argument.partition(" ")
-        self.stack.append(_known(module, name))
+        self.stack.append(_check_known(module, name))
 
-    def name_of_stack(self, argument: None) -> None:
+    def push_stack_name(self, argument: None) -> None:
         """The same of a name whose parts are on the stack."""
         name, module = self.stack.pop(), self.stack.pop()
-        self.stack.append(_known(module, name))
+        self.stack.append(_check_known(module, name))
 
 
 def _kind(name: object) -> str:
@@ -216,7 +216,7 @@ def _kind(name: object) -> str:
     return str(name).removesuffix("Storage")
 
 
-def _known(module: Any, name: Any) -> Other:
+def _check_known(module: Any, name: Any) -> Other:
     is_storage = module in ("torch", "torch.storage") and _kind(name) in _STORAGES
     if not is_storage and (not isinstance(name, str) or (module, name) not in _KNOWN):
         raise FormatError(
@@ -227,7 +227,7 @@ def _known(module: Any, name: Any) -> Other:
     return Other((module, name))
 
 
-def _made(name: _Global, arguments: tuple) -> Any:
+def _call_result(name: _Global, arguments: tuple) -> Any:
     """What a call would give, of the few that give tensors or containers."""
     if name in _DICTS:
         given = arguments[-1] if arguments and isinstance(arguments[-1], (dict, list)) else {}
@@ -243,7 +243,7 @@ def _made(name: _Global, arguments: tuple) -> Any:
 
 
 def _tensor(name: _Global, storage: Any, offset: Any, shape: Any, strides: Any, *others: Any) -> TensorView:
-    """A tensor by the arguments of torch's function; of version 3 the third of the others is the dtype."""
+    """A tensor by the arguments of torch's function; in version 3 `others[2]` is the dtype."""
     dtype = storage.dtype if isinstance(storage, Storage) else ""
     if name[1].endswith("_v3") and len(others) > 2 and isinstance(others[2], Other):
         dtype = others[2].name[1]
@@ -289,12 +289,12 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "POP": _Machine.pop,
     "DUP": lambda m, _: m.stack.append(m.stack[-1]),
     "TUPLE": lambda m, _: m.stack.append(tuple(m.pop_mark())),
-    "TUPLE1": lambda m, _: m.tuple_of(1),
-    "TUPLE2": lambda m, _: m.tuple_of(2),
-    "TUPLE3": lambda m, _: m.tuple_of(3),
+    "TUPLE1": lambda m, _: m.make_tuple(1),
+    "TUPLE2": lambda m, _: m.make_tuple(2),
+    "TUPLE3": lambda m, _: m.make_tuple(3),
     "LIST": lambda m, _: m.stack.append(m.pop_mark()),
     "FROZENSET": lambda m, _: m.stack.append(m.pop_mark()),
-    "DICT": _Machine.dict_of_mark,
+    "DICT": _Machine.make_dict,
     "APPEND": lambda m, _: m.extend([m.stack.pop()]),
     "APPENDS": lambda m, _: m.extend(m.pop_mark()),
     "ADDITEMS": lambda m, _: m.extend(m.pop_mark()),
@@ -308,7 +308,7 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "BINGET": _get,
     "LONG_BINGET": _get,
     "GLOBAL": _Machine.name,
-    "STACK_GLOBAL": _Machine.name_of_stack,
+    "STACK_GLOBAL": _Machine.push_stack_name,
     "REDUCE": _Machine.reduce,
     "NEWOBJ": _Machine.reduce,
     "BUILD": _Machine.build,
