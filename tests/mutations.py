@@ -1,7 +1,7 @@
 """Small checkpoint files, damaged at random, and what reading them must hold.
 
 Needs neither Keras nor the package's `__init__`, so that a child process can weigh the reader alone:
-`hunt` is run there by `tests/weights/test_read_fuzz.py`.
+`hunt` is run there by `tests/weights/test_damaged_files.py`.
 """
 
 import dataclasses

@@ -6,6 +6,7 @@ import warnings
 
 import keras
 import pytest
+from conftest import GOLDEN
 
 import keras_vit
 from keras_vit import layers
@@ -26,7 +27,10 @@ TAKERS = {
     "last_block_outputs": ((CONFIG.replace, "all"), (records.Pooling, "all")),
 }
 # functions that refuse an argument by its new name, and a value: new name: (function, value)
-FUNCTIONS = {"num_neighbors": (lambda **given: keras_vit.probe(None, None, "linear", **given), 3)}
+FUNCTIONS = {
+    "num_neighbors": (lambda **given: keras_vit.probe(None, None, "linear", **given), 3),
+    "format": (lambda **given: keras_vit.convert_checkpoint(GOLDEN / "token.npz", "x.npz", **given), "line"),
+}
 ATTRIBUTES = {"positioned_tokens", "pooled_tokens", "pooled_indices", "num_pooled_tokens"}  # no arguments
 OF_A_RUN = ("print_fn", "on_epoch_end")
 OLD = {new: old for old, new in ARGUMENTS.items()}

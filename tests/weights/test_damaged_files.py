@@ -4,11 +4,12 @@ import io
 import json
 import re
 import struct
+import sys
 import zipfile
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_python
 from forged import deflated, npy, npy_with_text, patched, zipped
 from forged import safetensors as with_header
 from safetensors.numpy import save_file
@@ -352,3 +353,32 @@ def test_scan_reads_what_was_written_into_a_pipe(path, save):
     read = scan(path).read()
     np.testing.assert_array_equal(read["a"], A)
     np.testing.assert_array_equal(read["b"], A[::-1])
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="counts peak memory in KiB")
+MOST_MEMORY = 50e6  # bytes above the imports
+
+
+def hunt(**arguments):
+    code = (
+        "import json, sys, warnings\n"
+        f"warnings.simplefilter('error'); sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
+        "import mutations; print(json.dumps(mutations.hunt(**json.loads(sys.argv[1]))))"
+    )
+    return json.loads(run_python(code, json.dumps(arguments)))
+
+
+@on_linux
+def test_reader_refuses_or_gives_the_truth_for_20_000_damaged_files():  # N1 to N4, N7 to N9
+    found = hunt(seed=7, files=20_000)
+    assert found["memory"] < MOST_MEMORY
+    assert 500 < found["accepted"] < 10_000, "the damage is too hard or too soft to tell anything"
+
+
+@on_linux
+@pytest.mark.slow
+def test_reader_refuses_or_gives_the_truth_for_a_minute(capsys):
+    found = hunt(seed=None, seconds=60)
+    with capsys.disabled():
+        print(f"\n{found['per_minute']:.0f} damaged files a minute, {found['memory'] / 1e6:.1f} MB above the import")
+    assert found["memory"] < MOST_MEMORY

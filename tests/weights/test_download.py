@@ -1,9 +1,11 @@
 """Processes, disks and signals around one download (rows D7 to D11 and D14)."""
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -296,3 +298,37 @@ def test_damaged_note_of_a_part_begins_it_afresh(server, note):  # D8
     (cache_dir() / f"{PART}.json").write_text(json.dumps(whole) if note is None else note)
     assert fetch(RemoteFile(server.url("ok"), NAME)).read_bytes() == server.content
     assert server.ranges == [None]
+
+
+@pytest.mark.slow
+def test_eight_processes_make_one_download():  # D7
+    with FaultServer(size=4_000_000) as server:
+        server.piece = 1 << 16
+        with contextlib.ExitStack() as stack:
+            processes = [stack.enter_context(child(server.url("slow"), cache_dir())) for _ in range(8)]
+            outputs = [process.communicate(timeout=120)[0] for process in processes]
+        assert [output.split()[-1] for output in outputs] == [str(cache_dir() / NAME)] * 8
+        assert file_sha256(cache_dir() / NAME) == server.sha256
+        assert server.ranges == [None]
+
+
+@pytest.mark.slow
+def test_forty_killed_downloads_leave_no_bad_file_and_all_succeed_later(tmp_path, monkeypatch):  # D8
+    moments, bad, finished, resumed = random.Random(7), 0, 0, 0
+    with FaultServer(size=2_000_000) as server:
+        server.piece, server.pause = 1 << 15, 0.005  # about 0.4 s for the file
+        for number in range(40):
+            monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / str(number)))
+            with child(server.url("slow"), cache_dir()) as process:
+                process.stdout.readline()  # it has imported
+                time.sleep(moments.uniform(0, 0.6))
+                process.kill()
+            final = cache_dir() / NAME
+            bad += final.exists() and file_sha256(final) != server.sha256
+            before = len(server.log)
+            path = fetch(RemoteFile(server.url("slow"), NAME, size=len(server.content), sha256=server.sha256))
+            finished += file_sha256(path) == server.sha256
+            resumed += any(server.ranges[before:])
+    print(f"40 kills: {bad} bad, {finished} finished, {resumed} resumed")
+    assert (bad, finished) == (0, 40)
+    assert resumed >= 1

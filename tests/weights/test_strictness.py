@@ -1,17 +1,19 @@
 """What a loader must refuse: rows N5, N6, N11 and N12 (N10 stands in test_load.py, the rest in test_reader.py)."""
 
 import pickle
+import re
 
 import h5py
 import keras
 import numpy as np
 import pytest
-from conftest import make_tiny, numpy, tiny_config
+from conftest import GOLDEN, make_tiny, numpy, tiny_config
 from forged import zipped
 
 import keras_vit
 from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.load import _check_fit
 from keras_vit.weights.read import CheckpointError
 
@@ -124,3 +126,30 @@ def test_nonfinite_values_are_refused_by_name_and_count(saved):  # N7, through t
     np.savez(path, **arrays)
     with pytest.raises(CheckpointError, match="'head/kernel' holds 3 NaN"):
         keras_vit.build(tiny_config(), weights=path)
+
+
+def test_strict_leaves_out_the_end_alone_and_attention_pooling_is_the_files():
+    def opened(name, **arguments):
+        return keras_vit.build(weights=GOLDEN / "encoders" / name, **arguments)
+
+    tokens = {"include_top": False, "pooling": "none", "strict": True}
+    assert opened("timm_dinov3", **tokens).load_report == ("pooling none, where the file says token",)
+    assert any("set aside pooling" in line for line in opened("huggingface_siglip", **tokens).load_report)
+    with pytest.raises(CheckpointError, match=r"`strict=True`(?s:.*)new head"):
+        opened("timm_dinov3", strict=True, classes=9)
+    for name, pooling, words in (("huggingface_siglip", "gap", "pooling='map'"), ("timm_dinov3", "map", "another")):
+        with pytest.raises(CheckpointError, match=f"pools by attention(?s:.*){words}"):
+            opened(name, include_top=False, pooling=pooling)
+    for channels in (1, 4):
+        with pytest.raises(ValueError, match=rf"statistics of pixels(?s:.*)=\(\d+, \d+, {channels}\), 3 means"):
+            opened("huggingface_radio", include_top=False, input_shape=(32, 32, channels))
+
+
+def test_layouts_that_are_offered_write_the_model(tmp_path):
+    model = keras_vit.build(weights=GOLDEN / "encoders" / "huggingface_dinov2_registers", include_top=False)
+    with pytest.raises(CheckpointError, match="Layouts with a place for all: ") as refused:
+        keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", "dinov2")
+    offered = re.findall(r"'(\w+)'", str(refused.value).partition("place for all")[2])
+    assert {"timm", "dinov2_registers", "tips"} <= {*offered}
+    for name in offered:
+        assert keras_vit.save_checkpoint(model, tmp_path / f"{name}{LAYOUTS[name].suffix}", name).exists()
