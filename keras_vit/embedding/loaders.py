@@ -168,7 +168,8 @@ def _file_facts(place: Path, facts: dict[str, Any], precision: str | None) -> tu
             f'Received: precision="{precision}", model={str(place)!r}.',
             parameters=("model", "precision"),
         )
-    record = Preprocessing(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    record = Preprocessing(**values)
     return record, _checked_size(str(place), tuple(facts.get("image_size") or (None, None)), record)
 
 

@@ -76,7 +76,7 @@ def nearest_neighbors(
     check_choice("engine", engine, SEARCHES)
     rows = as_rows(vectors)
     is_own = queries is None
-    queries = rows.vectors if is_own else check_rows("queries", queries)
+    queries = rows.vectors if queries is None else check_rows("queries", queries)
     if queries.shape[1] != rows.vectors.shape[1]:
         raise ArgumentError(
             "`queries` must be of the same model as the vectors, so of the same width.\n"

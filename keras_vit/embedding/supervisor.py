@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from keras_vit.checks import with_parameters
-from keras_vit.embedding.worker import END
 
+END = "end"  # the task after the last one
 TRIES = 3  # of a part
 _PATIENCE = 10  # seconds that processes have to end after SIGTERM
 _LAST_WORDS = 600  # letters of what a process printed before it ended

@@ -24,9 +24,9 @@ from keras_vit.embedding.embedder import OK, Embedder, read_photo_bytes
 from keras_vit.embedding.manifest import Manifest, read_manifest
 from keras_vit.embedding.part_files import Part, write_part
 from keras_vit.embedding.photo_lists import Entry, photo_key, photo_location
+from keras_vit.embedding.supervisor import END
 from keras_vit.images.pillow_formats import PillowError
 
-END = "end"
 _GRACE = 10  # seconds from the supervisor's death to the end, in which what computes comes back to Python
 _READERS = 8  # threads that read ahead, since a file on a network disk takes a round trip
 _REPORT_AFTER = 2.0  # seconds between reports on a part

@@ -5,8 +5,7 @@ Each function depends on its arguments and seed only. So step t of a run always 
 order and the number of threads.
 """
 
-from keras_vit.data.augmentation.image import augment_image, crop_window
-from keras_vit.data.augmentation.mixing import augment_batch
 from keras_vit.data.augmentation.records import AUGMENTATIONS, Augmentation, find_augmentation
+from keras_vit.data.augmentation.transforms import augment_batch, augment_image, crop_window
 
 __all__ = ["AUGMENTATIONS", "Augmentation", "augment_batch", "augment_image", "crop_window", "find_augmentation"]
