@@ -47,7 +47,7 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
         check_page(arguments.page / PAGE)
     model, run = load_model_and_run(arguments, arguments.probe is None)
     seed = run.seed if arguments.seed is None else arguments.seed
-    data = arguments.data or _data_of(run)
+    data = arguments.data or _run_data(run)
     targets = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
     source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image, targets=targets)
     model, lines, facts = engines.load_engine(model, run, arguments, arguments.batch_size)
@@ -135,7 +135,7 @@ def _cache(arguments: Namespace) -> dict[str, None]:
     return {"cache": None} if arguments.no_cache else {}
 
 
-def _data_of(run: "RunFacts") -> Any:
+def _run_data(run: "RunFacts") -> Any:
     if run.data is None:
         raise ValueError("`--data` must say which images, since the model has no run that knows them.")
     return run.data

@@ -84,7 +84,7 @@ def export(arguments: Namespace) -> Iterator[str]:
         from keras_vit.exporting.report import check_report
         from keras_vit.exporting.request import check_request
         from keras_vit.runs.finished_runs import calibration_photos
-        from keras_vit.runs.run_card import card_of
+        from keras_vit.runs.run_card import read_run_card
 
     if arguments.report is not None:
         check_report(arguments.report)
@@ -96,7 +96,7 @@ def export(arguments: Namespace) -> Iterator[str]:
     of_task = run.task.export_arguments(labels)
     calibrates = arguments.images is None and arguments.precision in writer.CALIBRATES
     given["images"], which = calibration_photos(run) if calibrates else (arguments.images, None)
-    report = keras_vit.export(model, arguments.path, card=card_of(path(arguments.model)), **of_task | given)
+    report = keras_vit.export(model, arguments.path, card=read_run_card(path(arguments.model)), **of_task | given)
     if calibrates:
         report = dataclasses.replace(report, calibrated_on=which)
     if arguments.report is not None:

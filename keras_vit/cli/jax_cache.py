@@ -47,21 +47,21 @@ def _sweep(folder: Path) -> None:
         room -= program.stat().st_size
         if room < 0 or not _is_signed(program):
             program.unlink(missing_ok=True)
-            _digest_of(program).unlink(missing_ok=True)
+            _file_digest(program).unlink(missing_ok=True)
 
 
 def _sign(folder: Path) -> None:
     """Writes a digest of each program that has none, as the command ends."""
     with contextlib.suppress(OSError):
         for program in _programs(folder):
-            if not _digest_of(program).exists():
-                with atomic_write(_digest_of(program)) as part:
+            if not _file_digest(program).exists():
+                with atomic_write(_file_digest(program)) as part:
                     Path(part).write_text(file_sha256(program))
 
 
 def _is_signed(program: Path) -> bool:
     try:
-        return _digest_of(program).read_text() == file_sha256(program)
+        return _file_digest(program).read_text() == file_sha256(program)
     except (OSError, ValueError):
         return False
 
@@ -72,12 +72,12 @@ def cached_programs() -> Iterator[tuple[Path, ...]]:
         if re.fullmatch("[0-9a-f]{16}", folder.name) and folder.is_dir() and not folder.is_symlink():
             for program in sorted(_programs(folder)):
                 stem = program.name.removesuffix(_PROGRAM)
-                yield (program, _digest_of(program), program.with_name(stem + _TIME))
+                yield (program, _file_digest(program), program.with_name(stem + _TIME))
 
 
 def _programs(folder: Path) -> Iterable[Path]:
     return [path for path in folder.iterdir() if path.name.endswith(_PROGRAM)]
 
 
-def _digest_of(program: Path) -> Path:
+def _file_digest(program: Path) -> Path:
     return program.with_name(program.name.removesuffix(_PROGRAM) + _DIGEST)

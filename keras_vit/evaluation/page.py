@@ -63,12 +63,12 @@ def write_evaluation_page(result: Any, out: FilePath, title: str = "Evaluation")
         "report",
         title=title,
         subtitle=f"measured by keras_vit {__version__}",
-        panel=result.panel() if hasattr(result, "panel") else panel_of(result),
+        panel=result.panel() if hasattr(result, "panel") else class_panel(result),
     )
     return path
 
 
-def panel_of(
+def class_panel(
     result: Evaluation | Probe,
     sections: Sequence[Section] = (),
     confusion: str | None = None,

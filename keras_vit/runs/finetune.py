@@ -124,7 +124,7 @@ def finetune(
     check_disk(shared_run_dir(out), preparation.model, preparation.plan.recipe)
     print_estimates(preparation, shared_run_dir(out), print_fn)
     task = options.task_record
-    run = RunDirectory(out, metric_columns(task), goes_on=earlier is not None)
+    run = RunDirectory(out, metric_columns(task), resumed=earlier is not None)
     recorder, progress = Recorder(run, task), Progress(preparation.plan, print_fn, preparation.stages, task.metrics)
     checkpoints = _checkpoints(run, options, configuration, earlier, [recorder, progress])
     try:
@@ -218,7 +218,7 @@ def _fit(
     arguments = preparation.plan.fit_arguments(last_good=lambda: _last_good(run, recorder))
     arguments["callbacks"] += [StepFacts(), recorder, progress, *calls, checkpoints]
     train = _train_set(preparation, checkpoints.step)
-    goes_on = checkpoints.found is not None
+    resumed = checkpoints.found is not None
     sizes = taking_any_size(model) if len(preparation.stages) > 1 else contextlib.nullcontext()
     try:
         with sizes, report_missing_files(*preparation.source.splits.values()):
@@ -226,7 +226,7 @@ def _fit(
     except BaseException as error:
         progress.close()
         checkpoints.close()
-        if steps_of(model.optimizer) or not goes_on:  # else it failed to go on, and nothing is new
+        if steps_of(model.optimizer) or not resumed:  # else it failed to go on, and nothing is new
             save_partial_results(run, preparation, recorder, error, print_fn)
         raise
     if recorder.last_epoch != len(run.rows()):

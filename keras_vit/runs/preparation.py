@@ -170,7 +170,7 @@ def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
         check_model(options.model, _find_recipe(options, None))
     else:
         weights = chosen_weights(options)
-        config = config_of_weights(weights) if options.model is None and weights else _config_of(options.model)
+        config = config_of_weights(weights) if options.model is None and weights else _unbuilt_config(options.model)
         if weights is not None and options.model is not None:
             check_available(weights, published_name(options.model))
         if options.image_size is not None:
@@ -212,7 +212,7 @@ def _check_layout(options: FinetuneOptions) -> None:
         )
 
 
-def _config_of(model: Any) -> ViTConfig | ResNetConfig:
+def _unbuilt_config(model: Any) -> ViTConfig | ResNetConfig:
     """The config of what is not built yet; of "small" that for tiny images, whose patches divide those for photos."""
     if isinstance(model, (ViTConfig, ResNetConfig)):
         return model
@@ -309,7 +309,7 @@ def _find_model(
         config, size = small.config, small.image_size if size is None else size
     weights = chosen_weights(options)
     config = variant_of(config) if isinstance(config, str) else config
-    known = inferred if config is None else _config_of(config)
+    known = inferred if config is None else _unbuilt_config(config)
     shape = _input_shape(size, weights, source, known)
     name = "vit_small" if options.model == "small" else None
     arguments: Arguments = recipe.model_arguments(known)
@@ -458,7 +458,7 @@ def run_configuration(preparation: Preparation, data: Any, out: FilePath) -> dic
     return {
         "versions": versions(),
         "command": sys.argv,
-        "arguments": {"data": _place_of(data), "out": str(out)} | preparation.options.facts(),
+        "arguments": {"data": _data_location(data), "out": str(out)} | preparation.options.facts(),
         **task_facts(preparation.options.task_record),
         "seed": preparation.options.seed,
         "precision": preparation.options.precision,
@@ -494,7 +494,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _place_of(data: Any) -> Any:
+def _data_location(data: Any) -> Any:
     """What a report shows of the data, such that it is found again from another folder."""
     if isinstance(data, str) and data != DIGITS and (expand_path(data).exists() or find_shards(data)):
         return os.path.abspath(expand_path(data))

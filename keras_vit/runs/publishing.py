@@ -67,7 +67,7 @@ def push_to_hub(
     check_flag("private", private)
     place = _place(folder)
     with tempfile.TemporaryDirectory() as temporary:
-        weights = _weights_of(place, Path(temporary) / "weights", format)
+        weights = _weights_folder(place, Path(temporary) / "weights", format)
         checkpoint = check_file(weights / SAFETENSORS_NAME)  # as `hf:` will when it is loaded
         card = Path(temporary) / CARD
         card.write_text(_card(read_card(place), checkpoint, f"hf:{repository}", license), "utf-8")
@@ -84,7 +84,7 @@ def _place(folder: Any) -> Path:
     return expand_path(folder)
 
 
-def _weights_of(place: Path, temporary: FilePath, format: str | None) -> Path:
+def _weights_folder(place: Path, temporary: FilePath, format: str | None) -> Path:
     """The folder with the weights: that of a checkpoint itself, or a new one with a run's."""
     if (place / BEST).is_file():
         format = format or "timm"

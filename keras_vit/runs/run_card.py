@@ -72,7 +72,7 @@ def run_card(configuration: dict[str, Any], result: dict[str, Any]) -> Card:
     )
 
 
-def card_of(folder: Path) -> Card | None:
+def read_run_card(folder: Path) -> Card | None:
     """The card of a finished run, or `None` of anything else, and of a run whose files do not say all of it."""
     try:
         return run_card(*(json_object(folder / name, MOST_BYTES) for name in (CONFIG, RESULT)))

@@ -43,7 +43,7 @@ class RunDirectory:
     Args:
         path: of a folder that does not exist yet, or is empty, unless the run goes on.
         columns: of `metrics.csv`.
-        goes_on: whether an unfinished run is in it.
+        resumed: whether an unfinished run is in it.
 
     Attributes:
         mark: by which the models of this run are known, also after it was stopped.
@@ -52,11 +52,11 @@ class RunDirectory:
         ValueError: if something is in it, it is no folder, or nothing can be written there.
     """
 
-    def __init__(self, path: FilePath, columns: Sequence[str], goes_on: bool = False) -> None:
+    def __init__(self, path: FilePath, columns: Sequence[str], resumed: bool = False) -> None:
         self.path, self.columns = Path(path), tuple(columns)
         self.mark = secrets.token_hex(8)
         self._events: Any = None  # TensorBoard's writer, once there is a row
-        if not goes_on:
+        if not resumed:
             check_free(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
 

@@ -101,10 +101,10 @@ class Classification(Task):
         source: "Source | None" = None,
         split: str = "test",
     ) -> Panel:
-        from keras_vit.evaluation.page import panel_of
+        from keras_vit.evaluation.page import class_panel
 
         confusion = None if folder is None else png_uri((folder / CONFUSION).read_bytes())
-        return panel_of(evaluation, [] if source is None else [_mistakes(evaluation, source, split)], confusion)
+        return class_panel(evaluation, [] if source is None else [_mistakes(evaluation, source, split)], confusion)
 
     def result_rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         split = printable(facts["split"])

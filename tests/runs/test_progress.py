@@ -162,11 +162,11 @@ def test_output_that_fails_is_tried_again_after_a_minute_only(monkeypatch):
 
 def test_only_print_without_a_terminal_gets_lines(monkeypatch):
     @with_heartbeat
-    def run(data, out, options=None, *, say=print):
-        return say
+    def run(data, out, options=None, *, print_fn=print):
+        return print_fn
 
     assert isinstance(run(None, ""), Heartbeat)  # pytest's output is none
-    assert run(None, "", say=str) is str
+    assert run(None, "", print_fn=str) is str
 
     class Terminal(io.StringIO):
         def isatty(self):

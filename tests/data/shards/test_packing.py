@@ -20,7 +20,7 @@ from keras_vit.files import lock_dir, unlock
 from keras_vit.images import validation
 from keras_vit.images.byte_ranges import photo_bytes
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.runs.preparation import _place_of
+from keras_vit.runs.preparation import _data_location
 
 FORMATS = tuple(WRITERS)
 RECORD = Preprocessing(image_size=(24, 32))
@@ -203,4 +203,4 @@ def test_command_packs_and_a_run_knows_its_shards_by_their_whole_path(run, folde
     code, _, errors = run("pack", folder, "more", "--shard-bytes", "5")
     assert_one_line(errors, "`--shard-bytes` must be at least 1,024")
     for data in ("shards", "shards/*.tfrecord"):
-        assert _place_of(data) == str(tmp_path / data)
+        assert _data_location(data) == str(tmp_path / data)
