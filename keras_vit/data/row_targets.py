@@ -217,7 +217,7 @@ class LabelTargets(RowTargets):
             for name in found:
                 if name not in places:
                     known = did_you_mean(name, names) or f" It knows {', '.join(names[:10])}."
-                    rule = "a label must be one that the model was trained with"
+                    rule = "a label must be one of those that are known"
                     raise row.error(rule, listing, repr(name), known.strip())
                 values[number, places[name]] = 1
         return names, values

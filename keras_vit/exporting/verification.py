@@ -15,12 +15,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_vit.annotations import Pair, Tensor
+from keras_vit.config.heads import UNITS
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.exporting.budget import max_repeats, photos_at_once, trim_memory
 from keras_vit.exporting.report import Drift, ExportError, Runtime
 from keras_vit.exporting.sample_photos import resize_photos
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.model.image_model import ImageModel
+from keras_vit.model.layer_access import layer_named
 from keras_vit.model.outputs import inference_model
 
 Answers: TypeAlias = Mapping[str, np.ndarray]  # by the name of the output
@@ -31,6 +33,7 @@ BATCHES = (1, 2, 5, 8)
 _FLOAT32 = (1e-5, 1e-5)
 _SHARES = {"bfloat16": (0.25, 0.05), "float16": (0.05, 0.01), "int8": (1.0, 0.1)}
 _FLOOR = 1e-3  # of a deviation, for nearly constant outputs, as scores of a zero-initialised head
+_ROUNDING = 2.0**-21  # of a number in float32, by which two of them may differ
 _MAX_PATCHES = 14  # along a side of any length: attention costs the fourth power of their number
 REPEATS = 7  # of a timed call, at most
 
@@ -114,7 +117,7 @@ def compare(
     trim_memory(model, groups[0].shape[1:3])  # of the runtime
     expected = _concatenate([reference.answers(pixels, most) for pixels, most in zip(groups, fitting, strict=True)])
     _check_finite(expected, model)
-    drift = _drifts(expected, found, spec.precision)
+    drift = _drifts(expected, found, spec)
     if runtime.photos is not None and model.preprocessing.resize != "none":
         drift += _drifts_of_files(reference, runtime.photos, photos, spec)
     return tuple(drift), _agreement(expected, found) if model.output_spec.classifies else None
@@ -239,7 +242,7 @@ def _drifts_of_files(
     found = _concatenate([_run(of_files, files[start : start + spec.max_batch]) for start in starts])
     if any(status not in ("ok", b"ok") for status in np.asarray(found["status"]).tolist()):
         found = {}
-    drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, spec.precision)
+    drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, spec)
     return [dataclasses.replace(d, output=f"{d.output} of files") for d in drifts if d.output != "logits"]
 
 
@@ -255,13 +258,23 @@ def _within_limits(photo: np.ndarray, spec: ExportSpec) -> tuple[np.ndarray, byt
     return None
 
 
-def _drifts(wanted: Answers, found: Mapping[str, np.ndarray | None], precision: str) -> list[Drift]:
-    """A `Drift` of each output of the model."""
-    bounds = {name: _bounds(numbers, precision) for name, numbers in wanted.items()}
+def _drifts(wanted: Answers, found: Mapping[str, np.ndarray | None], spec: ExportSpec) -> list[Drift]:
+    """A `Drift` of each output of the model; of numbers in standard deviations of the training data."""
+    bounds = {name: _bounds(numbers, spec.precision) for name, numbers in wanted.items()}
     if "logits" in bounds:
         bounds["scores"] = [min(bound, 1.0) / 2 for bound in bounds["logits"]]
-    names = [name for name in ("logits", "features", "scores") if name in wanted]
+    if (units := layer_named(spec.model, UNITS)) and "numbers" in wanted:
+        scale, offset = np.array(units.scale), np.array(units.offset)
+        rounding = _ROUNDING * float(np.abs(wanted["numbers"] / scale).max())  # of what is far from 0
+        wanted, found = ({**each, "numbers": _standardized(each, scale, offset)} for each in (wanted, found))
+        bounds["numbers"] = [bound + rounding for bound in _bounds(wanted["numbers"], spec.precision)]
+    names = [name for name in ("logits", "numbers", "features", "scores") if name in wanted]
     return [_drift(name, wanted[name], found.get(name), bounds[name]) for name in names]
+
+
+def _standardized(answers: Mapping[str, Any], scale: np.ndarray, offset: np.ndarray) -> Any:
+    numbers = answers.get("numbers")
+    return None if numbers is None or numbers.shape[-1] != len(scale) else (numbers - offset) / scale
 
 
 def _bounds(wanted: np.ndarray, precision: str) -> list[float]:

@@ -18,6 +18,11 @@ def option(default: Any, help: str, flag: str | None = None, **parser: Any) -> A
     return dataclasses.field(default=default, metadata={"help": help, "flag": flag, "parser": parser})
 
 
+def comma_separated(text: str) -> tuple[str, ...]:
+    """The parts of an option that is a list on the command line."""
+    return tuple(text.split(","))
+
+
 @dataclasses.dataclass(frozen=True)
 class CardParts:
     """What a task says in the model card of a run. Texts are Markdown.

@@ -155,6 +155,8 @@ def _top_classes(found: Mapping[str, Tensor], spec: ExportSpec) -> dict[str, Ten
     """Scores, and the best classes by number and name."""
     import tensorflow as tf
 
+    if "numbers" in found:
+        return {"numbers": found["numbers"]}
     best, classes = tf.math.top_k(found["scores"], spec.top_k)
     labels = tf.gather(tf.constant(spec.labels), classes)
     return {"scores": found["scores"], "classes": classes, "labels": labels, "top_scores": best}

@@ -1,0 +1,40 @@
+"""Numbers of an image: measures against scikit-learn's and by hand, and one finished run."""
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from keras_vit.tasks.regression import Regression, measure_numbers
+
+NAMES = ("age", "price", "constant")
+
+
+def test_measures_are_those_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    true = np.stack([rng.normal(40, 9, 57), rng.lognormal(8, 1, 57), np.full(57, 3.0)], axis=1).astype("float32")
+    found = (true + rng.normal(0, [3, 900, 0.5], true.shape)).astype("float32")
+    result = measure_numbers(found, true, NAMES)
+    for place, each in enumerate(result.classes):
+        pair = true[:, place].astype("float64"), found[:, place].astype("float64")
+        assert each.mean_absolute_error == pytest.approx(metrics.mean_absolute_error(*pair))
+        assert each.root_mean_squared_error == pytest.approx(metrics.root_mean_squared_error(*pair))
+        assert each.r2 == (None if place == 2 else pytest.approx(metrics.r2_score(*pair)))
+    assert result.r2 == pytest.approx(np.mean([each.r2 for each in result.classes[:2]]))
+
+
+def test_mean_of_the_numbers_has_an_r2_of_zero_and_a_loss_of_one():
+    true = np.array([[1.0], [2.0], [6.0]], "float32")
+    result = measure_numbers(np.full_like(true, 3.0), true, ["a"])
+    assert (result.r2, result.loss) == pytest.approx((0.0, 1.0))
+    assert result.classes[0].mean_absolute_error == 2.0
+
+
+def test_answer_has_the_names_of_the_columns():
+    answer = Regression().answer(None, np.array([31.5, -2e6]), ["age", "price"], top=1)
+    assert answer == [{"name": "age", "value": 31.5}, {"name": "price", "value": -2e6}]
+    assert list(Regression().answer_lines(answer)) == ["  age    31.5", "  price  -2e+06"]
+
+
+def test_unknown_loss_is_refused():
+    with pytest.raises(ValueError, match="loss"):
+        Regression(loss="rmse")
