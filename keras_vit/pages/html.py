@@ -91,6 +91,7 @@ def write_page(path: FilePath, template: str, **facts: Any) -> None:
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["printable"] = printable
     page = environment.get_template(f"{template}.html.jinja").render(facts)
     with atomic_write(path) as part:
         Path(part).write_text(BEGINNING + page, encoding="utf-8")

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from keras_vit.pages.html import figure_uri, picture_uri, png_uri, write_page
+from keras_vit.pages.html import Panel, Section, figure_uri, picture_uri, png_uri, write_page
 
 Image = pytest.importorskip("PIL.Image")
 jinja2 = pytest.importorskip("jinja2")
@@ -37,21 +37,15 @@ class Reader(html.parser.HTMLParser):
 
 
 def report_of(name):
-    """Facts of a report with every section, in which all that comes from outside is `name`."""
+    """Facts of a report with every part, in which all that comes from outside is `name`."""
     picture = picture_uri(np.zeros((3, 5), "uint8"))
-    mistake = {"true": name, "predicted": name, "confidence": 0.51, "place": name, "picture": picture}
+    photo = {"picture": picture, "alt": name, "caption": [(name, True), (name, False)], "place": name}
+    section = Section(name, name, (name, name), [(name, "0")], [photo, photo], picture, name, [name])
     return {
         "title": name,
         "subtitle": name,
-        "answer": name,
-        "figures": [(name, "0.3333")],
-        "probe": {"header": (name,), "rows": [(name,)], "skipped": "25", "most": name, "trials": 3},
-        "curves": picture,
-        "classes": [(name, "0", "2", "100.0%", "none")],
-        "confusion": picture,
-        "mistakes": [mistake, mistake],
-        "num_mistakes": 2,
-        "num_images": 1234,
+        "panel": Panel(name, [(name, "0.3333")], [name], [section]),
+        "curves": Section("Training", picture=picture, alt=name),
         "bad_images": [(name, name)],
         "configuration": [name],
     }
@@ -71,22 +65,20 @@ def test_page_is_well_formed_and_no_name_does_anything(tmp_path, name, shown):
     reader = Reader(page)
     assert "script" not in reader.tags
     assert all(each.isprintable() or each == "\n" for each in page)  # so that it steers no terminal
-    assert reader.text.count(shown) == 18  # each place that shows a name, but for the words of pictures
+    assert reader.text.count(shown) == 21  # each place that shows a name, but for the words of pictures
     assert len(reader.sources) == 4
     assert all(source.startswith("data:image/png;base64,") for source in reader.sources)
     assert not re.search(r"https?://|url\(|@import", page)
 
 
 def test_sections_without_facts_are_left_out(tmp_path):
-    facts, needed = report_of("a"), ("title", "subtitle", "answer", "figures", "classes", "confusion")
-    headings = re.findall("<h2>(.*?)</h2>", page_of(tmp_path, **{name: facts[name] for name in needed}))
-    assert headings == ["Classes", "Confusion matrix"]
-    page = page_of(tmp_path, **facts | {"num_mistakes": 0, "bad_images": []})
-    assert "<h2>Mistakes</h2>\n<p>None.</p>" in page
-    assert "left out</h2>" not in page
+    facts = report_of("a") | {"bad_images": []}
+    assert re.findall("<h2>(.*?)</h2>", page_of(tmp_path, **facts)) == ["a", "Training", "Configuration"]
+    needed = {name: facts[name] for name in ("title", "subtitle", "panel")}
+    assert re.findall("<h2>(.*?)</h2>", page_of(tmp_path, **needed)) == ["a"]
 
 
-@pytest.mark.parametrize("name", ["title", "answer", "figures", "classes", "confusion"])
+@pytest.mark.parametrize("name", ["title", "panel"])
 def test_page_is_there_whole_or_not_at_all(tmp_path, name):
     """A fact that is missing is an error, not a gap, and what was there stays."""
     page_of(tmp_path, **report_of("before"))
