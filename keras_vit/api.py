@@ -11,6 +11,15 @@ from keras_vit.builders import (
     R26ViTS32,
     R50ViTB16,
     R50ViTL32,
+    R50x1,
+    R50x2,
+    R50x3,
+    R101x1,
+    R101x3,
+    R152x1,
+    R152x2,
+    R152x4,
+    R200x3,
     RViTTi16,
     ViTB8,
     ViTB16,
@@ -24,6 +33,7 @@ from keras_vit.builders import (
     ViTS32,
     ViTTi16,
     build,
+    build_resnet,
 )
 from keras_vit.config import studies
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
@@ -54,7 +64,6 @@ from keras_vit.model.naflex import NaFlexModel, naflex
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.zero_shot import zero_shot
-from keras_vit.resnet_builders import R50x1, R50x2, R50x3, R101x1, R101x3, R152x1, R152x2, R152x4, R200x3, build_resnet
 from keras_vit.runs.callbacks import EpochRecord, StopTraining
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions

@@ -40,7 +40,7 @@ TIERS = [
     {"model"},
     {"data", "weights"},
     {"builders", "analysis"},
-    {"training", "resnet_builders", "encoder_builders"},
+    {"training", "encoder_builders"},
     {"exporting", "evaluation"},
     {"tasks"},
     {"runs"},

@@ -1,6 +1,7 @@
 """Every CSV file of facts: each row parses, has a source, and stands once."""
 
 import collections
+import re
 
 import pytest
 from conftest import ROOT
@@ -45,6 +46,11 @@ def test_every_row_says_its_source_or_is_of_a_family_without_a_paper():
     assert all(row["source"] for name in ("variants.csv", "datasets.csv", "recipes.csv") for row in rows_of(name))
     assert [row["family"] for row in rows_of("encoders.csv") if not row["size"] and not row["papers"]] == ["sbb"]
     assert all(row["source"] for name in FILES if "registry" in name for row in rows_of(name) if row["accuracy"])
+
+
+def test_stub_of_builders_has_every_encoder():
+    stub = (PACKAGE / "encoder_builders.pyi").read_text()
+    assert re.findall(r"^(\w+) = _Builder$", stub, re.MULTILINE) == [*encoders.ENCODERS.values()]
 
 
 def test_every_citation_is_of_a_recipe():

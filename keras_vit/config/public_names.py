@@ -18,7 +18,8 @@ _NAMES = {
     "analysis.look": "look",
     "builders": (
         "R26ViTB32 R26ViTS32 R50ViTB16 R50ViTL32 RViTTi16 ViTB8 ViTB16 ViTB32 ViTG14 ViTg14 ViTH14 ViTL16 "
-        "ViTL32 ViTS16 ViTS32 ViTTi16 build"
+        "ViTL32 ViTS16 ViTS32 ViTTi16 build "
+        "R50x1 R50x2 R50x3 R101x1 R101x3 R152x1 R152x2 R152x4 R200x3 build_resnet"
     ),
     "config.datasets": "OFFICIAL_DATASETS VTAB_TASKS find_dataset",
     "config.flops": "Flops flops training_exaflops",
@@ -47,7 +48,6 @@ _NAMES = {
     "model.resnet": "ResNet",
     "model.vision_transformer": "VisionTransformer",
     "model.zero_shot": "zero_shot",
-    "resnet_builders": "R50x1 R50x2 R50x3 R101x1 R101x3 R152x1 R152x2 R152x4 R200x3 build_resnet",
     "runs.callbacks": "EpochRecord StopTraining",
     "runs.finetune": "finetune",
     "runs.options": "FinetuneOptions",

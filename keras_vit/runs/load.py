@@ -240,8 +240,7 @@ def load_any(given: str, weights: str | None = None, needs_head: bool = True) ->
     found = variant_and_weights(given, weights)
     if found is None:
         return load_run(expand_path(given))
-    from keras_vit.builders import build
-    from keras_vit.resnet_builders import build_resnet
+    from keras_vit.builders import build, build_resnet
 
     variant, named = found
     file = find_file(named, variant)
@@ -334,8 +333,6 @@ def check_run(place: Path, others: str = ".") -> Path:
 def load_run(place: Path) -> tuple[Any, RunFacts]:
     """The model of a run's folder or of a `.keras` file, and the facts of the run."""
     file = check_run(place)
-    import keras_vit.builders
-    import keras_vit.resnet_builders  # noqa: F401  # every layer that the file may name
     from keras_vit.model import naflex  # noqa: F401
 
     config = file.with_name("config.json")

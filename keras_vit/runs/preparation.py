@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Arguments, FilePath, Pair, Variable
-from keras_vit.builders import build, config_of_weights, published_variant
+from keras_vit.builders import build, build_resnet, config_of_weights, published_resnet, published_variant
 from keras_vit.checks import ArgumentError, as_sides
 from keras_vit.config.progressive_resizing import ResolutionStage, growing_stages
 from keras_vit.config.recipes import Recipe, find_recipe
@@ -43,7 +43,6 @@ from keras_vit.model.replicated_model import num_replicas
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.training_step import num_batch_shards
 from keras_vit.pages.formatting import format_facts
-from keras_vit.resnet_builders import build_resnet, published_resnet
 from keras_vit.runs.messages import data_lines, plan_lines
 from keras_vit.runs.options import FinetuneOptions, is_short, parse_layout, parse_trainable
 from keras_vit.tasks import DEFAULT, Task
