@@ -1,9 +1,11 @@
 """Classification as a task: its table of confusion, and what of it a run folder stores."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
 from keras_vit import tasks
 from keras_vit.evaluation import measure
@@ -63,3 +65,13 @@ def test_probabilities_of_large_scores_are_finite(tiny):
     assert [each["class"] for each in answer] == ["a", "b", "c"]
     found = [each["probability"] for each in answer]
     np.testing.assert_allclose(found, [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0], rtol=1e-6)
+
+
+def test_runs_name_no_task_and_nothing_of_one():
+    """But for the argument of `load_dataset` and the field of a weights record."""
+    words = re.compile(rf"\bclass(es)?\b|label|accuracy|{'|'.join(TASKS)}", re.IGNORECASE)
+    allowed = re.compile(r"^\s*class \w+|labels=preparation\.encoding|\.classes\)$")
+    lines = [
+        line for path in sorted((ROOT / "keras_vit" / "runs").glob("*.py")) for line in path.read_text().split("\n")
+    ]
+    assert [line for line in lines if words.search(line) and not allowed.search(line)] == []
