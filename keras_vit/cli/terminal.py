@@ -54,22 +54,22 @@ _WARNINGS = ("0", "1")  # levels of TF_CPP_MIN_LOG_LEVEL that show warnings
 
 
 def loading(what: Any) -> str:
-    """The line that comes before the seconds in which TensorFlow is imported and a model read."""
+    """The line to print before TensorFlow is imported and a model is read, which takes seconds."""
     return f"loading {printable(what)} ..."
 
 
 @contextlib.contextmanager
 def quiet_start() -> Iterator[None]:
-    """Imports Keras and TensorFlow without their words on the error stream, which belongs to our errors.
+    """Imports Keras and TensorFlow without their log on the error stream, which is for errors of the command.
 
-    Who has asked for them by TF_CPP_MIN_LOG_LEVEL sees them. From 2 on it leaves errors alone, and lines that are
-    said before TensorFlow has read it, of which none is an error.
+    TF_CPP_MIN_LOG_LEVEL of 0 or 1 shows the log. From 2 on TensorFlow logs errors only, and lines from before it has
+    read the variable, none of which is an error.
     """
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "tensorflow" not in sys.modules:  # later it would only reach the processes that this one starts
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # TensorFlow's default from AVX-512 on; 14 % faster below
     quiet = contextlib.nullcontext() if level in _WARNINGS else silent_descriptor(2, sys.stderr)
-    with quiet:  # the descriptor by its number, since what is said comes from C++
+    with quiet:  # the descriptor by its number, since C++ writes the log
         start_tensorflow()
         yield
 
@@ -108,7 +108,7 @@ def _how_to_start(error: ImportError) -> str:
 
 @contextlib.contextmanager
 def _without_others() -> Iterator[None]:
-    """Inside, `_OTHERS` are not found: 2.2 in place of 3.4 s of processor time. Afterwards they are, as ever."""
+    """Inside, `_OTHERS` cannot be imported: 2.2 instead of 3.4 s of processor time."""
     hidden = [name for name in _OTHERS if name not in sys.modules and not (name == "jax" and _asks_for_jax())]
     hidden = [] if "keras" in sys.modules else hidden
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # `None` is what `import` refuses

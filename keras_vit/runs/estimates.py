@@ -26,7 +26,7 @@ from keras_vit.runs.preparation import Preparation, num_parameters
 from keras_vit.runs.run_files import BEST, CHECKPOINTS, LAST
 from keras_vit.training.memory import SLOTS, learning_blocks
 
-_LONG_WORK = 5e13  # FLOP of a run, which take some minutes on a processor; below that the first steps tell it
+_LONG_WORK = 5e13  # FLOP of a run, which take some minutes on a CPU; a shorter run is not timed
 _LONG = 900  # seconds, from which on a smaller run is offered
 _TIMED, _TIMED_WORK = 2, 1e10  # images, or more of those that are less than so many FLOP together: calls take time too
 _TIMING = 2.0  # seconds, at least
@@ -37,7 +37,7 @@ _SMALL_SIZE, _SMALL_BATCH = 224, 32
 
 
 def print_estimates(preparation: Preparation, out: FilePath, print_fn: Callable[[str], Any]) -> None:
-    """Says how long a run on a processor will take, and the disk that any run needs."""
+    """Prints how long a run on a CPU will take, and the disk space that it needs."""
     for line in disk_lines(Path(out), preparation.model, preparation.plan.recipe):
         print_fn(line)
     if has_accelerator() or preparation.devices > 1 or preparation.options.layout != "none":

@@ -95,9 +95,9 @@ def _shown(value: Any) -> str:
 
 
 def has_changed(run: RunFacts, source: "Source") -> bool:
-    """Whether a source is known to be other data than a run's, or divided otherwise.
+    """Whether a source is known to have other data than the run had, or other splits.
 
-    Then images that the run was trained on may be among those to test.
+    If so, test images may include images that the run was trained on.
 
     Args:
         run: facts of the run.

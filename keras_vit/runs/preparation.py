@@ -160,7 +160,7 @@ def prepare(data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any]
 
 
 def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
-    """Refuses what no data could mend, before they are looked through; gives the config that is known by then."""
+    """Refuses what does not depend on the data, before these are read; gives the config that is known by then."""
     if options.layout != "none":
         _check_layout(options)
     if isinstance(options.model, ImageModel):
@@ -402,7 +402,7 @@ def _find_stages(options: FinetuneOptions, recipe: Recipe, model: Any, epochs: i
 def _print_memory(
     model: Any, batch_size: int, micro_batches: int, recipe: Recipe, print_fn: Callable[[str], Any]
 ) -> None:
-    """Says what a step needs, and refuses what does not fit; of a ResNet that is not known."""
+    """Prints the memory of a step, and refuses a batch that does not fit; of a ResNet the memory is not estimated."""
     available = available_memory()
     free = "" if available is None else f"; {available / 1e9:.2f} GB are free"
     needed = "a ResNet's is not estimated"

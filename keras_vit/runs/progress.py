@@ -25,10 +25,10 @@ _SHORT = 60  # seconds: a run that takes less needs no words on it
 
 
 class Progress(keras.callbacks.Callback):
-    """Tells of every epoch, and on a terminal of every step; elsewhere of one a minute, and early of the time left.
+    """Prints every epoch, and on a terminal every step; elsewhere one step a minute and, early, the time left.
 
-    The speed and the time left come of the steps after the first, which compiles. The first evaluation compiles too,
-    so the time left counts evaluation and saving from the second epoch on.
+    Speed and time left are measured from the second step on, since the first compiles. The first evaluation compiles
+    too, so the time left includes evaluation and saving from the second epoch on.
 
     Args:
         plan: a `Plan`: how many epochs, steps and images there are.
@@ -109,7 +109,7 @@ class Progress(keras.callbacks.Callback):
         self._doing(f"evaluation after epoch {self._epoch + 1}, batch {batch + 1:,}")
 
     def _doing(self, what: str) -> None:
-        """Leaves word for `Heartbeat` of what is going on."""
+        """Sets what `Heartbeat` prints."""
         if hasattr(self.print_fn, "doing"):
             self.print_fn.doing = what
 
@@ -222,7 +222,7 @@ _Function = TypeVar("_Function", bound=Callable)
 
 
 class Heartbeat:
-    """Says lines, and one of its own from a thread where a minute goes by without any.
+    """Prints lines, and one of its own from a thread after each minute without any.
 
     Args:
         print_fn: called with a line of text.

@@ -1,4 +1,4 @@
-"""What stands in the folder that a run is to write: nothing, a run that can go on, or what must not be lost."""
+"""What is in the folder of a new run: nothing, a run that can resume, or files that must not be lost."""
 
 import dataclasses
 import itertools
