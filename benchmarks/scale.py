@@ -19,7 +19,7 @@ import sys
 
 from keras_vit.config.flops import TRAINING_PASSES, flops
 from keras_vit.config.variants import VARIANTS
-from keras_vit.training.hosts.layout_maps import ITEM, LARGE, rules
+from keras_vit.training.hosts.layout_maps import ITEM, LARGE, sharding_rules
 from keras_vit.training.hosts.layout_maps import shapes_of as layout_shapes
 
 DEVICES = tuple(2**power for power in range(11))
@@ -92,7 +92,7 @@ def cut(shapes, kind, devices, large=LARGE):
     """
     if kind == "data" or devices == 1:
         return set()
-    found = rules(shapes, devices, "parts", kind, large)
+    found = sharding_rules(shapes, devices, "parts", kind, large)
     return {path for path in shapes if any(re.fullmatch(pattern, path) for pattern in found)}
 
 

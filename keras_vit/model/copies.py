@@ -220,7 +220,7 @@ def transfer_weights(
     for source, target in zip(flatten_layers(model), flatten_layers(copy), strict=True):
         target.trainable = source.trainable
     for layer, cloned in zip(model.layers, copy.layers, strict=True):
-        sources, targets = _by_place(layer), _by_place(cloned)
+        sources, targets = _by_path(layer), _by_path(cloned)
         for place, source in sources.items():
             target = targets.pop(place)
             variables[f"{layer.name}/{place}"], values[f"{layer.name}/{place}"] = target, source
@@ -259,7 +259,7 @@ def _resized(
 _WITH_POSITIONS = (layers.AddPositionEmbs, layers.RelativePositions, layers.RelativeBias)
 
 
-def _by_place(layer: keras.layers.Layer) -> dict[str, Variable]:
+def _by_path(layer: keras.layers.Layer) -> dict[str, Variable]:
     """`{path inside the layer: weight}`. Their order differs: Keras quantises to float8 by adding weights after the
     kernel, and builds a float8 layer with them before it."""
     places: dict[str, Variable] = {}

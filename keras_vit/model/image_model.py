@@ -52,6 +52,10 @@ from keras_vit.model.training_step import (
 )
 from keras_vit.renamed import by_old_name, current_arguments, warn_renamed
 
+METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+_LARGE_MODEL = 1_000_000  # parameters; a smaller model takes little time in any way
+_warned: set[str] = set()  # once in a process
+
 
 class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
     """A functional model that knows its `config`, its `preprocessing` and where its weights came from.
@@ -378,9 +382,6 @@ def _scaler(record: Preprocessing, sharding: Any) -> Callable[[Tensor], Tensor]:
     return jax.jit(lambda pixels: scale_uint8(pixels, record), out_shardings=sharding)
 
 
-METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-
-
 def refuse_forked_use(kind: type[keras.Model]) -> None:
     """Makes `METHODS` of a `keras.Model` with a model of this kind inside raise in a forked process.
 
@@ -407,10 +408,6 @@ def _checking_process(method: Callable, kind: type[keras.Model]) -> Callable:
 
     checked.checks_process = True  # type: ignore[attr-defined]
     return checked
-
-
-_LARGE_MODEL = 1_000_000  # parameters; a smaller model takes little time in any way
-_warned: set[str] = set()  # once in a process
 
 
 def has_accelerator() -> bool:

@@ -26,8 +26,15 @@ from keras_vit.training.resuming.async_writer import RULE, AsyncWriter, check_fa
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
 from keras_vit.training.resuming.coordination import all_reduce_max, broadcast_latest, broadcast_run_id, processes
 from keras_vit.training.resuming.tensor_file import Shard
-from keras_vit.training.resuming.training_state import OPTIMIZER, TrainingState, examples_of
-from keras_vit.training.resuming.variables import METRICS, StateReader, check_fits, names_of, path_of, restore
+from keras_vit.training.resuming.training_state import OPTIMIZER, TrainingState, count_examples
+from keras_vit.training.resuming.variables import (
+    METRICS,
+    StateReader,
+    check_fits,
+    restore,
+    variable_names,
+    variable_path,
+)
 
 
 class Checkpoints(keras.callbacks.Callback):
@@ -166,10 +173,13 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Logs = None) -> None:
         if self._is_training:
-            self._sums, self._examples = list(self._metrics()), examples_of(self.model)  # validation sets them to zero
+            self._sums, self._examples = (
+                list(self._metrics()),
+                count_examples(self.model),
+            )  # validation sets them to zero
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Leaves within a validation if a signal came, and saves the state of training."""
+        """Saves and leaves within a validation if a signal came."""
         if self._sums is not None and (request := all_reduce_max(self._signals.received or 0)):
             for callback in self.also:
                 getattr(callback, "settle", _nothing)()
@@ -242,13 +252,13 @@ class Checkpoints(keras.callbacks.Callback):
         self._saved_step, self._saved_at = self._made, time.monotonic()
         if request > 1:
             self.close()
-            leave(request)
+            raise_for_signal(request)
 
     def _metrics(self) -> Iterator[Shard]:
         return self._reader.shards_of(METRICS, self.model.metrics_variables)
 
     def _facts(self, done: bool, named: Sequence[tuple[str, Sequence[Variable]]]) -> dict[str, Any]:
-        examples = self._examples if self._sums is not None else examples_of(self.model)
+        examples = self._examples if self._sums is not None else count_examples(self.model)
         return {
             "step": self._made,
             "epoch": self._epoch,
@@ -258,8 +268,8 @@ class Checkpoints(keras.callbacks.Callback):
             "logs": _numbers(self._logs) if self._batch else None,
             "done": done,
             "fingerprint": self.fingerprint,
-            "also": [state_of(callback) for callback in self.also],
-            "paths": {name: list(map(path_of, variables)) for name, variables in named},
+            "also": [callback_state(callback) for callback in self.also],
+            "paths": {name: list(map(variable_path, variables)) for name, variables in named},
         }
 
     def _resume_from(self, found: Checkpoint) -> None:
@@ -273,13 +283,13 @@ class Checkpoints(keras.callbacks.Callback):
 
     def _restore_state(self, found: Checkpoint) -> None:
         """Gives variables and callbacks what they had as the checkpoint was written."""
-        groups = self._state.groups(has_optimizer=bool(names_of(found, OPTIMIZER)))
+        groups = self._state.groups(has_optimizer=bool(variable_names(found, OPTIMIZER)))
         for name, variables in groups:
             check_fits(found, name, variables)
         for name, variables in groups:
             restore(found, name, variables)
         for callback, state in zip(self.also, found.facts["also"], strict=False):
-            set_state(callback, state)
+            restore_callback(callback, state)
 
     def _check_first_step(self, batch: int) -> None:
         """Refuses, before anything is written, what goes on otherwise, or could not go on."""
@@ -311,7 +321,7 @@ class Checkpoints(keras.callbacks.Callback):
         if used is None or used % passed:
             return  # not counted, or of several sizes
         self._state.groups()  # which brings what JAX holds
-        size, made = used // passed, (examples_of(self.model) or 0) - used
+        size, made = used // passed, (count_examples(self.model) or 0) - used
         is_last = in_all is None or passed + steps >= in_all
         if made > size * steps or (made < size * steps and not is_last):
             raise ValueError(
@@ -411,7 +421,7 @@ class SkippedSteps:
     def _step(self, iterator: Any) -> Any:
         if self._logs is None:
             # A model whose `train_step` alone computes, as a GAN, cannot be built on shapes; nor has it to be.
-            if len(names_of(self._checkpoint, METRICS)) > len(self._model.metrics_variables):
+            if len(variable_names(self._checkpoint, METRICS)) > len(self._model.metrics_variables):
                 build_metrics(self._model, iterator.element_spec)
             self._restore()
         return self._logs if self._pass(iterator) else self._model.train_function(iterator)
@@ -507,7 +517,7 @@ class StopSignals:
         self.received = number
 
 
-def leave(number: int) -> NoReturn:
+def raise_for_signal(number: int) -> NoReturn:
     """Raises what a signal stands for: `KeyboardInterrupt`, or `SystemExit` with 143, as shells count SIGTERM."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
@@ -545,7 +555,7 @@ def check_callbacks(also: Any) -> tuple[keras.callbacks.Callback, ...]:
     return also
 
 
-def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
+def callback_state(callback: keras.callbacks.Callback) -> dict[str, Any]:
     """What a callback remembers, ready for JSON."""
     if hasattr(callback, "get_state"):
         return callback.get_state()
@@ -553,8 +563,8 @@ def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
     return {name: value if value is None else float(value) for name, value in values.items()}
 
 
-def set_state(callback: keras.callbacks.Callback, state: dict[str, Any]) -> None:
-    """Gives a callback back what `state_of` gave."""
+def restore_callback(callback: keras.callbacks.Callback, state: dict[str, Any]) -> None:
+    """Gives a callback back what `callback_state` gave."""
     if hasattr(callback, "set_state"):
         callback.set_state(state)
         return

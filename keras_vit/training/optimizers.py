@@ -1,7 +1,8 @@
 """SGD and AdamW as the official JAX code runs them, on one device or many.
 
 Keras' own SGD folds the rate into its momentum, which is another optimizer once the rate has a schedule. Its clipping
-sees the gradients of one replica alone. All else is Keras': schedules, averaging, saving, loss scaling.
+sees the gradients of one replica alone. Here one step sees all gradients, in as few passes over memory as a backend
+allows. All else is Keras': schedules, averaging, saving, loss scaling.
 """
 
 import contextlib
@@ -19,16 +20,16 @@ from keras_vit.checks import ArgumentError, check_choice, check_number, with_hin
 from keras_vit.training.layer_decay import check_layer_decay, layer_multipliers
 
 
-def on_tensorflow() -> bool:
+def is_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
 
 
-def before_cast(gradient: Tensor) -> Tensor:
+def undo_cast(gradient: Tensor) -> Tensor:
     """A gradient before its cast from half precision, if a graph of TensorFlow has computed it so; else as it is.
 
     Whoever needs float32 casts it anew: the same numbers, and of all gradients together half the memory.
     """
-    if not on_tensorflow():
+    if not is_tensorflow():
         return gradient
     import tensorflow as tf
 
@@ -39,24 +40,24 @@ def before_cast(gradient: Tensor) -> Tensor:
 
 
 def square_sum(gradient: Tensor) -> Tensor:
-    if on_tensorflow():
+    if is_tensorflow():
         import tensorflow as tf
 
         return 2 * tf.nn.l2_loss(tf.cast(gradient, tf.float32))  # one pass, no second tensor
     return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
 
-def scaled(gradient: Tensor, scale: Tensor) -> Tensor:
+def scale_gradient(gradient: Tensor, scale: Tensor) -> Tensor:
     """`gradient * scale`, and 0 where `scale` is 0, whatever the gradient: 0 times infinity would be NaN."""
     gradient = ops.cast(gradient, "float32")
-    if on_tensorflow():
+    if is_tensorflow():
         import tensorflow as tf
 
         return tf.math.multiply_no_nan(gradient, scale)  # one pass
     return ops.where(scale == 0, 0.0, gradient * scale)
 
 
-def decayed(accumulator: Variable, decay: Tensor) -> Tensor:
+def decay_accumulator(accumulator: Variable, decay: Tensor) -> Tensor:
     """The accumulator times a decay that optax rounds to its dtype: 0.9 is 0.8984375 in bfloat16, say golden files."""
     decay = ops.cast(ops.cast(decay, accumulator.dtype), "float32")
     return decay * ops.cast(accumulator, "float32")
@@ -68,9 +69,9 @@ def bias_correction(beta: float, steps: Tensor) -> Tensor:
     return -ops.expm1(steps * math.log(beta)) if beta else ops.ones_like(steps)
 
 
-def has_kernel(*variables: Variable) -> bool:
+def has_fused_kernel(*variables: Variable) -> bool:
     """Whether TensorFlow can do the whole step in one pass: its kernels want one dtype."""
-    return on_tensorflow() and all(keras.backend.standardize_dtype(v.dtype) == "float32" for v in variables)
+    return is_tensorflow() and all(keras.backend.standardize_dtype(v.dtype) == "float32" for v in variables)
 
 
 def tensorflow_sgd(
@@ -127,7 +128,7 @@ class GlobalStepOptimizer(keras.optimizers.Optimizer):
     def build(self, variables: Sequence[Variable]) -> None:
         before = len(self.variables)
         super().build(variables)
-        self._joined = _Joined(variables, self.variables[before:])
+        self._built_with = _BuiltVariables(variables, self.variables[before:])
 
     def update_all(self, gradients: Sequence[Tensor], variables: Sequence[Variable], learning_rate: Tensor) -> None:
         """One step: `gradients` are those of this replica; it ends by calling `update_each`."""
@@ -152,7 +153,7 @@ class GlobalStepOptimizer(keras.optimizers.Optimizer):
             variables: a part of those that the optimizer was built with.
             scalars: a structure of scalar tensors, handed on as it is.
         """
-        indices = [self._joined.index_of(variable) for variable in variables]
+        indices = [self._built_with.index_of(variable) for variable in variables]
         if num_replicas() == 1:
             for variable, gradient, index in zip(variables, gradients, indices, strict=True):
                 self.update_one(variable, gradient, scalars, index)
@@ -181,7 +182,7 @@ class GlobalStepOptimizer(keras.optimizers.Optimizer):
         if trainable_variables is not None and not self.built:
             with keras.name_scope(self.name, caller=self):
                 self.build(list(trainable_variables))
-        variables = self._joined.variables if trainable_variables is None else trainable_variables
+        variables = self._built_with.variables if trainable_variables is None else trainable_variables
         pairs = [(grad, variable) for grad, variable in zip(grads, variables, strict=True) if grad is not None]
         _check_gradients(pairs, variables)
         gradients, updated = zip(*pairs, strict=True)
@@ -198,7 +199,7 @@ class GlobalStepOptimizer(keras.optimizers.Optimizer):
         """Moves the averages of `use_ema` on as Keras does: the first step takes the weights as they are."""
         if not self.use_ema:
             return
-        for variable, average in zip(self._joined.variables, self._joined.averages, strict=True):
+        for variable, average in zip(self._built_with.variables, self._built_with.averages, strict=True):
             momentum = ops.cast(ops.not_equal(self.iterations, 0), variable.dtype) * self.ema_momentum
             average.assign(momentum * average + (1 - momentum) * variable)
             if self.ema_overwrite_frequency:
@@ -206,7 +207,7 @@ class GlobalStepOptimizer(keras.optimizers.Optimizer):
                 variable.assign(ops.where(is_due, average, variable))
 
 
-class _Joined:
+class _BuiltVariables:
     """The variables that an optimizer was built with, and their averages, where Keras' tracking does not look."""
 
     def __init__(self, variables: Sequence[Variable], averages: Sequence[Variable]) -> None:
@@ -339,7 +340,7 @@ class GuardedOptimizer(GlobalStepOptimizer):
         ]
 
     def update_all(self, gradients: Sequence[Tensor], variables: Sequence[Variable], learning_rate: Tensor) -> None:
-        gradients = [before_cast(gradient) for gradient in sum_over_replicas(gradients)]
+        gradients = [undo_cast(gradient) for gradient in sum_over_replicas(gradients)]
         norm = ops.sqrt(sum(square_sum(gradient) for gradient in gradients))
         finite = ops.logical_and(ops.isfinite(norm), ops.isfinite(learning_rate))
         self.gradient_norm.assign(ops.where(finite, norm, LEFT_OUT))
@@ -351,7 +352,7 @@ class GuardedOptimizer(GlobalStepOptimizer):
         self._last_update = None
 
     @contextlib.contextmanager
-    def _in_turn(self) -> Iterator[Callable[[Any], None]]:
+    def _one_at_a_time(self) -> Iterator[Callable[[Any], None]]:
         """Lets a TensorFlow graph update one variable after the other, so that one scaled gradient exists at a time.
 
         Gives a function to call with the update. Many devices take no turns, since none should wait for another.
@@ -453,14 +454,14 @@ class SGD(GuardedOptimizer):
     def update_one(self, variable: Variable, gradient: Tensor, scalars: Any, index: int) -> None:
         rate, scale, momentum = scalars
         rate, accumulator = rate * self._multipliers[index], self._momenta[index]
-        if has_kernel(variable, accumulator):
-            with self._in_turn() as done:
+        if has_fused_kernel(variable, accumulator):
+            with self._one_at_a_time() as done:
                 self._decay(variable, rate, index)
-                done(tensorflow_sgd(variable, accumulator, scaled(gradient, scale), rate, momentum))
+                done(tensorflow_sgd(variable, accumulator, scale_gradient(gradient, scale), rate, momentum))
             return
-        gradient = scaled(gradient, scale)
+        gradient = scale_gradient(gradient, scale)
         self._decay(variable, rate, index)
-        total = gradient + decayed(accumulator, momentum)
+        total = gradient + decay_accumulator(accumulator, momentum)
         self.assign(accumulator, ops.cast(total, accumulator.dtype))
         self.assign_sub(variable, ops.cast(rate * total, variable.dtype))
 
@@ -559,17 +560,17 @@ class AdamW(GuardedOptimizer):
     def update_one(self, variable: Variable, gradient: Tensor, scalars: Any, index: int) -> None:
         rate, scale, correction, epsilon, beta_1, beta_2 = scalars
         rate, first, second = rate * self._multipliers[index], self._momenta[index], self._velocities[index]
-        if has_kernel(variable, first, second):
-            with self._in_turn() as done:
+        if has_fused_kernel(variable, first, second):
+            with self._one_at_a_time() as done:
                 self._decay(variable, rate, index)
-                gradient = scaled(gradient, scale)
+                gradient = scale_gradient(gradient, scale)
                 rate = rate * correction
                 done(tensorflow_adam(variable, first, second, gradient, rate, beta_1, beta_2, epsilon))
             return
-        gradient = scaled(gradient, scale)
+        gradient = scale_gradient(gradient, scale)
         self._decay(variable, rate, index)
-        mean = decayed(first, beta_1) + (1 - beta_1) * gradient
-        square = decayed(second, beta_2) + (1 - beta_2) * ops.square(gradient)
+        mean = decay_accumulator(first, beta_1) + (1 - beta_1) * gradient
+        square = decay_accumulator(second, beta_2) + (1 - beta_2) * ops.square(gradient)
         self.assign(first, ops.cast(mean, first.dtype))
         self.assign(second, ops.cast(square, second.dtype))
         step = rate * correction * mean / (ops.sqrt(square) + epsilon)

@@ -106,7 +106,7 @@ def test_the_way_for_any_dtype_is_that_of_the_kernels(kind, monkeypatch):
     """What runs on JAX and with a bfloat16 accumulator gives the numbers of TensorFlow's own kernels."""
     arguments = {"weight_decay": DECAY, "global_clipnorm": CLIP}
     expected = run(kind(schedule(), **arguments))
-    monkeypatch.setattr("keras_vit.training.optimizers.has_kernel", lambda *variables: False)
+    monkeypatch.setattr("keras_vit.training.optimizers.has_fused_kernel", lambda *variables: False)
     assert_close(run(kind(schedule(), **arguments)), [numpy(weight) for weight in expected])
 
 
@@ -139,7 +139,7 @@ def test_gradients_before_their_cast_give_the_same_bits(kind, monkeypatch):
     found = []
     for patched in (False, True):
         if patched:
-            monkeypatch.setattr("keras_vit.training.optimizers.before_cast", lambda gradient: gradient)
+            monkeypatch.setattr("keras_vit.training.optimizers.undo_cast", lambda gradient: gradient)
         variables, step, halves = step_of_casts(kind)
         step(halves)
         found.append([numpy(variable) for variable in variables])

@@ -71,14 +71,14 @@ def layout_map(
     shapes, config, names = _shapes(model, arguments)
     if kind == "tensor":
         check_heads(min(config.kv_heads or (config.num_heads,)), config.mlp_dim, parts)
-    found = rules(shapes, parts, axis, kind, large)
+    found = sharding_rules(shapes, parts, axis, kind, large)
     if kind != "replicated":
         check_covered(shapes, found, large)
     layout = keras.distribution.LayoutMap(mesh)
     for pattern, spec in found.items():
         layout[pattern] = spec
     if found:
-        layout[anchor(names)] = (mesh.axis_names[0], None, None)
+        layout[output_pattern(names)] = (mesh.axis_names[0], None, None)
     return layout
 
 
@@ -175,7 +175,7 @@ def _paths(model: keras.Model) -> dict[str, tuple]:
     return {path: tuple(variable.shape) for path, variable in weight_paths(model).items()}
 
 
-def rules(shapes: dict, parts: int, axis: str, kind: str, large: int = LARGE) -> dict:
+def sharding_rules(shapes: dict, parts: int, axis: str, kind: str, large: int = LARGE) -> dict:
     """Which weights are cut, and along which of their axes.
 
     Args:
@@ -215,7 +215,7 @@ def pattern_of(path: str) -> str:
     return _ANY_SCOPE + re.sub(r"block_\d+", r"block_\\d+", path)
 
 
-def anchor(names: Iterable[str]) -> str:
+def output_pattern(names: Iterable[str]) -> str:
     """A pattern for the outputs of layers, whose tokens `(B, T, D)` must lie whole on the device of their images.
 
     Otherwise XLA may cut tokens along D, and send them instead of weights.

@@ -75,7 +75,7 @@ class TrainingState:
         yield from _others(self._model)
 
 
-def examples_of(model: keras.Model) -> int | None:
+def count_examples(model: keras.Model) -> int | None:
     """Examples of the running epoch up to now, as Keras' mean of the loss counts them.
 
     `None` where nothing counts them, and where devices share batches, which may be filled up.

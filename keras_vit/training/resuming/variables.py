@@ -49,19 +49,19 @@ class StateReader:
         return _host_shards(group, read())
 
 
-def names_of(checkpoint: Checkpoint, group: str) -> list[str]:
+def variable_names(checkpoint: Checkpoint, group: str) -> list[str]:
     """Names of a group's variables in a checkpoint, in their order."""
     return sorted({name.partition("#")[0] for name in checkpoint.variables if name.startswith(f"{group}/")})
 
 
 def check_fits(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]) -> None:
     """Raises a `ValueError` with the differences unless the checkpoint has just these variables."""
-    saved = names_of(checkpoint, group)
+    saved = variable_names(checkpoint, group)
     shapes = [_shape(checkpoint, name) for name in saved]
     wanted = [(tuple(each.shape), keras.backend.standardize_dtype(each.dtype)) for each in variables]
     if shapes == wanted:
         return
-    paths = list(map(path_of, variables))
+    paths = list(map(variable_path, variables))
     before = checkpoint.facts.get("paths", {}).get(group, saved)
     if len(shapes) == len(wanted):
         rows = zip(paths, shapes, wanted, strict=True)
@@ -104,7 +104,7 @@ def not_finite(shards: Iterable[Shard]) -> str | None:
     return None
 
 
-def path_of(variable: Variable) -> str:
+def variable_path(variable: Variable) -> str:
     """What a variable is called, one of TensorFlow too."""
     return getattr(variable, "path", None) or variable.name
 

@@ -5,7 +5,14 @@ import re
 import pytest
 
 from keras_vit.training.hosts import layout_maps
-from keras_vit.training.hosts.layout_maps import anchor, check_covered, check_heads, check_shared, pattern_of, rules
+from keras_vit.training.hosts.layout_maps import (
+    check_covered,
+    check_heads,
+    check_shared,
+    output_pattern,
+    pattern_of,
+    sharding_rules,
+)
 
 SHAPES = {  # of H/14 with 21,843 classes, at 224 pixels
     "patch_embedding/projection/kernel": (14, 14, 3, 1280),
@@ -31,7 +38,7 @@ LAYERS = ("patch_embedding", "block_00", "block_01")
 
 def specs(*arguments, **more):
     """`{path: spec}` of the weights that are cut."""
-    found = rules(SHAPES, *arguments, **more)
+    found = sharding_rules(SHAPES, *arguments, **more)
     return {path: spec for path in SHAPES for pattern, spec in found.items() if re.fullmatch(pattern, path)}
 
 
@@ -69,12 +76,12 @@ def test_tensor_parallelism_cuts_heads_and_width_as_megatron():
 def test_a_limit_of_size_is_exact_and_copies_are_not_cut():
     assert specs(8, "data", "replicated") == {}
     shapes = {"a/kernel": (1000, 1000), "b/kernel": (1000, 1001)}  # 4,000,000 bytes, and a little more
-    assert list(rules(shapes, 2, "data", "fsdp")) == [pattern_of("b/kernel")]
+    assert list(sharding_rules(shapes, 2, "data", "fsdp")) == [pattern_of("b/kernel")]
 
 
 def test_devices_that_divide_no_axis_are_refused_with_the_nearest_number():
     with pytest.raises(ValueError, match=r"(?s)512 devices.*Nearest: 320"):
-        rules(SHAPES, 512, "data", "fsdp")
+        sharding_rules(SHAPES, 512, "data", "fsdp")
 
 
 @pytest.mark.parametrize("scope", ["", "outer/scope/"])
@@ -83,8 +90,8 @@ def test_a_pattern_is_for_every_block_in_any_scope(scope):
     assert re.fullmatch(pattern, f"{scope}block_31/attention/query/kernel")
     assert not re.fullmatch(pattern, f"{scope}block_31/attention/query/kernel_momentum")
     assert not re.fullmatch(pattern, "sgd/block_31_attention_query_kernel_momentum")
-    assert re.fullmatch(anchor(LAYERS), f"{scope}block_07/output")
-    assert not re.fullmatch(anchor(LAYERS), f"{scope}block_07/attention/output")
+    assert re.fullmatch(output_pattern(LAYERS), f"{scope}block_07/output")
+    assert not re.fullmatch(output_pattern(LAYERS), f"{scope}block_07/attention/output")
 
 
 def test_heads_that_cannot_be_shared_are_refused_with_what_can():
@@ -109,7 +116,7 @@ def test_a_layout_that_leaves_out_doubles_or_misses_is_refused(patterns, said):
 
 @pytest.mark.parametrize("kind", ["fsdp", "tensor"])
 def test_our_own_layouts_are_covered(kind):
-    check_covered(SHAPES, [*rules(SHAPES, 8, "data", kind), anchor(LAYERS)])
+    check_covered(SHAPES, [*sharding_rules(SHAPES, 8, "data", kind), output_pattern(LAYERS)])
     assert layout_maps.LARGE == 4e6
 
 
