@@ -173,10 +173,8 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Logs = None) -> None:
         if self._is_training:
-            self._sums, self._examples = (
-                list(self._metrics()),
-                count_examples(self.model),
-            )  # validation sets them to zero
+            self._sums = list(self._metrics())  # validation sets them to zero
+            self._examples = count_examples(self.model)
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Saves and leaves within a validation if a signal came."""
