@@ -280,7 +280,7 @@ def test_model_is_told_that_it_goes_to_hdf5_and_a_model_around_it_may(tiny, tmp_
 
 
 def test_fit_builds_on_one_share_of_a_first_batch(monkeypatch):
-    """With devices that are played; what two do, `tests/model/test_replicas.py` shows."""
+    """With devices that are played; what two do, `tests/model/test_replica_steps.py` shows."""
     tf = pytest.importorskip("tensorflow")
 
     class Hooked(keras_private.HookedModel, keras.Model):
