@@ -99,7 +99,7 @@ def _weights_folder(place: Path, temporary: FilePath, format: str | None) -> Pat
         )
     if format is not None:
         raise ValueError(
-            "`format` is for a run; a folder of weights has its own.\n"
+            "`format` (`--dialect` of the command) is for a run; a folder of weights has its own.\n"
             f"Received: format={format!r} for {printable(place)}. Leave it out, or write the folder anew."
         )
     return place

@@ -280,18 +280,18 @@ def test_the_files_channels_are_the_models(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dialect", "field", "of_file", "written"),
+    ("layout", "field", "of_file", "written"),
     [
         ("timm", "activation", "gelu", "gelu_tanh"),
         ("huggingface", "activation", "gelu", "gelu_tanh"),
         ("huggingface", "layer_norm_epsilon", 1e-12, 1e-6),
     ],
 )
-def test_value_that_the_caller_writes_stands_and_one_left_out_is_the_files(tmp_path, dialect, field, of_file, written):
+def test_value_that_the_caller_writes_stands_and_one_left_out_is_the_files(tmp_path, layout, field, of_file, written):
     sizes = {"patch_size": 4, "hidden_size": 12, "num_layers": 2, "num_heads": 3, "mlp_dim": 20}
-    said = {"activation": "gelu", "layer_norm_epsilon": 1e-12} if dialect == "huggingface" else {"activation": "gelu"}
+    said = {"activation": "gelu", "layer_norm_epsilon": 1e-12} if layout == "huggingface" else {"activation": "gelu"}
     model = randomise(keras_vit.build(keras_vit.ViTConfig(**sizes, **said), input_shape=(16, 16, 3), classes=3))
-    folder = keras_vit.save_checkpoint(model, tmp_path / "saved", dialect)
+    folder = keras_vit.save_checkpoint(model, tmp_path / "saved", layout)
     open_config, written_config = keras_vit.ViTConfig(**sizes), keras_vit.ViTConfig(**sizes, **{field: written})
     assert getattr(keras_vit.build(open_config, weights=folder).config, field) == of_file
     assert getattr(keras_vit.build(open_config, weights=folder, **{field: None}).config, field) == of_file
