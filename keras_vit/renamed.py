@@ -32,6 +32,12 @@ ARGUMENTS: dict[str, str] = {  # of public functions, layers, builders and `ViTC
     "neighbours": "num_neighbors",
     "say": "print_fn",
     "on_epoch": "on_epoch_end",
+    "takes_bias": "use_attention_bias",
+    "tells_places": "return_indices",
+    "asks": "optional_inputs",
+    "tells": "extra_outputs",
+    "places": "patch_indices",
+    "cut_map": "feature_map",
 }
 ATTRIBUTES: dict[str, str] = {
     "weights_report": "load_report",

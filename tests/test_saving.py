@@ -25,18 +25,18 @@ GROUPED = {"qk_norm": "head", "kv_heads": 1}
 BIASES = {"qkv_bias": "none", "proj_bias": False, "norm_kind": "rms", "rotary_layout": "half"} | GROUPED
 SWITCHES = {"qkv_bias": "none", "gated_mlp": True, "layer_scale": "both", "layer_scale_init": 0.1, "norm": "rms"}
 SWITCHES |= {"attention_norm": True, "mlp_norm": True, "proj_bias": False, "mlp_bias": False}
-SWITCHES |= {"rotary_layout": "half", "takes_bias": True, "norm_position": "pre"} | GROUPED
+SWITCHES |= {"rotary_layout": "half", "use_attention_bias": True, "norm_position": "pre"} | GROUPED
 NO_BIAS = {"mlp_bias": False, "norm_kind": "rms"}
 UNIT = {"filters": 32, "strides": 2, "projection": True}
 INNER, HIDDEN = ({name: True, "layer_norm_epsilon": 1e-5} for name in ("attention_norm", "mlp_norm"))
 RELATIVE = {"relative_patches": 6, "num_prefix_tokens": 1}
-TWICE = {"num_output_tokens": None, "rematerialize": True}  # with relative positions a block computes all tokens
-MERGED = {"merged_tokens": 2, "num_output_tokens": 1, "num_prefix_tokens": 1}
+TWICE = {"rematerialize": True}
+MERGED = {"merged_tokens": 2, "num_prefix_tokens": 1}
 MERGED |= {
     "rematerialize": False,
     "relative_patches": None,
     "rotary_layout": None,
-    "takes_bias": False,
+    "use_attention_bias": False,
     "layer_scale": "none",
     "norm_position": "post",
 }  # and takes no others
@@ -73,7 +73,7 @@ LAYERS = {
     "TransformerBlock": SIZES | RATES | WAYS | SWITCHES | RELATIVE | TWICE,
     "AxialBlock": SIZES | RATES | WAYS | {"patch_size": 4, "rematerialize": True},
     "MergingBlock": SIZES | RATES | WAYS | SWITCHES | MERGED,
-    "PatchDropout": {"rate": 0.4, "num_prefix_tokens": 2, "seed": 5, "tells_places": True},
+    "PatchDropout": {"rate": 0.4, "num_prefix_tokens": 2, "seed": 5, "return_indices": True},
     "TokenPooling": {
         "kind": "gap",
         "num_prefix_tokens": 1,

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import kernels
 from keras_vit.analysis.submodels import (
     check_global_attention,
     check_grid,
@@ -21,9 +22,8 @@ from keras_vit.analysis.submodels import (
 )
 from keras_vit.annotations import Pair, Shape
 from keras_vit.checks import check_number, check_positive
-from keras_vit.kernels.capture import recording
 from keras_vit.layers import AttentionPooling
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.layer_access import encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer
 
@@ -119,7 +119,7 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> Atte
     check_global_attention(inner)
     found = []
     for _, prepared in prepared_batches(model, inner, images, batch_size):
-        with recording() as seen:
+        with kernels.record_attention() as seen:
             inner(prepared, training=False)
         found.append([(layer, ops.convert_to_numpy(ops.cast(weights, "float32"))) for layer, weights in seen])
     return as_maps(inner, prepared.shape, found)

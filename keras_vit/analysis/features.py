@@ -107,8 +107,8 @@ class _Station:
         if self.block is None:
             return tensor
         tokens, *beside = tensor
-        known = dict(zip(self.block.asks, beside, strict=False))
-        return self.block.every_token(ops.cast(tokens, self.block.compute_dtype), **known)
+        optional = dict(zip(self.block.optional_inputs, beside, strict=False))
+        return self.block.forward(self.block.cast_input(tokens), **optional)
 
 
 def _inputs(block: Any) -> list[Tensor]:
@@ -125,7 +125,7 @@ def _stations(inner: VisionTransformer, wanted: Sequence[int | str] | int | str 
     layers = encoder_blocks(inner)
     stations: dict[int | str, _Station] = {0: _Station(_inputs(layers[0])[0])} if layers else {}
     for number, block in enumerate(layers, start=1):
-        is_short = block.num_output_tokens is not None
+        is_short = block.output.shape[1] != _inputs(block)[0].shape[1]
         stations[number] = _Station(_inputs(block), block=block) if is_short else _Station(block.output)
     for stage, layer in resnet_stages(inner).items():
         stations[stage] = _Station(layer.output, has_tokens=False)

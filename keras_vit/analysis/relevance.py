@@ -10,10 +10,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import kernels
 from keras_vit.analysis.attention_weights import AttentionMaps, as_maps
 from keras_vit.analysis.submodels import check_global_attention, prepared_batches, vision_transformer_in
 from keras_vit.annotations import Tensor
-from keras_vit.kernels.capture import recording, watching
 from keras_vit.model.layer_access import encoder_blocks, pooling
 from keras_vit.model.outputs import output_spec
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -70,7 +70,7 @@ def weights_and_gradients(
     Returns:
         Pairs of a layer and its weights `(B, A, Q, T)` in the order of calls, and the gradients in the same order.
     """
-    with recording() as seen:
+    with kernels.record_attention() as seen:
         outputs = model(images, training=False)
     shapes = [tuple(each.shape) for each in keras.tree.flatten(outputs)]
     if len(shapes) != 1 or len(shapes[0]) != 2:
@@ -81,7 +81,7 @@ def weights_and_gradients(
     def score(offsets: list) -> Tensor:
         """The sum of the chosen outputs, with an offset on each of the attention weights."""
         left = iter(offsets)
-        with watching(lambda layer, weights: weights + next(left)):
+        with kernels.intercept_attention(lambda layer, weights: weights + next(left)):
             return ops.sum(model(images, training=False) * chosen)
 
     gradients = _gradients(score, [ops.zeros_like(weights) for _, weights in seen])

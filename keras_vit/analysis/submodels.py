@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.annotations import Pair, Shape, Tensor
 from keras_vit.checks import check_positive_int, check_process
 from keras_vit.keras_private import call_inputs
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.input_checks import check_floats, check_shape, warn_pixel_range
 from keras_vit.model.layer_access import (
     first_layer,

@@ -7,6 +7,8 @@ none of them knows the name of a dense layer by itself.
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from keras_vit.checks import check_choice
+
 # role: (target of LoRA, axis that tensor parallelism cuts)
 _ROLES: Mapping[str, tuple[str, str]] = {
     "query": ("attention", "outputs"),
@@ -130,6 +132,13 @@ def block_parts(
     A norm after attention or MLP is read by none of them.
     All but the sizes are fields of `Blocks`, and have the names that `PART_FIELDS` lists.
     """
+    check_choice("layer_scale", layer_scale, LAYER_SCALES)
+    check_choice("norm_position", norm_position, NORM_POSITIONS)
+    if norm_position == "post" and layer_scale != "none":
+        raise ValueError(
+            "a norm at the end of a branch has a factor for each channel already.\n"
+            f"Received: norm_position={norm_position!r}, layer_scale={layer_scale!r}."
+        )
     key_size = key_size_of(hidden_size, num_heads, kv_heads)
     attention = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, key_size=key_size)
     first, second = ("norm_1", "norm_2") if norm_position == "pre" else (None, None)

@@ -17,7 +17,7 @@ from keras import ops
 from keras_vit.annotations import Tensor, Variable
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.layers import MultiHeadAttention
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_access import dense_parts, norm_readers, patch_embedding, rotary_layers

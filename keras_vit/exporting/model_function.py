@@ -5,10 +5,10 @@ Pixels are scaled inside. Features are the input of the head.
 
 from typing import Any
 
+from keras_vit import kernels
 from keras_vit.annotations import Tensor
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.images.preprocessing import scaled
-from keras_vit.kernels.chunked_attention import without_blocks
 from keras_vit.model.outputs import inference_model
 
 OUTPUTS = ("logits", "scores", "numbers", "features")  # in files in this order: some clients read the first alone
@@ -42,7 +42,7 @@ def pixel_module(spec: ExportSpec) -> Any:
 
         @tf.function(input_signature=[input_spec(spec)])
         def pixels(self, pixels: Tensor) -> dict[str, Tensor]:
-            with without_blocks():
+            with kernels.use("plain"):
                 return self.answers(prepare_input(pixels, spec))
 
     return PixelModule()

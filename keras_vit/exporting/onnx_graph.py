@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 
+from keras_vit import kernels
 from keras_vit.annotations import Tensor, Variable
 from keras_vit.exporting.model_function import OUTPUTS, input_spec, pixel_module, prepare_input
 from keras_vit.exporting.spec import ExportSpec
-from keras_vit.kernels.chunked_attention import without_blocks
 from keras_vit.model.layer_access import float32_layers
 
 FIRST_OPSET = 18  # of LayerNormalization as an operator it is 17, but ReduceMean has its axes as an input from 18
@@ -84,7 +84,7 @@ def _function(spec: ExportSpec) -> tuple[Any, list[Variable]]:
     @tf.function(input_signature=[input_spec(spec), *weights])
     def answers(given: Tensor, *weights: Tensor) -> dict[str, Tensor]:
         known = [(v, tf.ensure_shape(weight, v.shape)) for v, weight in zip(variables, weights, strict=True)]
-        with keras.StatelessScope(state_mapping=known), without_blocks():
+        with keras.StatelessScope(state_mapping=known), kernels.use("plain"):
             return module.answers(prepare_input(given, spec))
 
     return answers, variables

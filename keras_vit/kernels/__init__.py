@@ -1,1 +1,41 @@
-"""What the layers compute by, for each backend: the plain form with `keras.ops`, and what is faster or keeps less."""
+"""What the layers compute by, for each backend: the reference of `keras.ops`, and what is faster or keeps less.
+
+`plain` is the reference and always there, with one file for each backend next to it. `capture` looks at attention, and
+`dispatch` has the table of choices. Inside of `use("plain")` the reference computes. `select` says what does, and why.
+"""
+
+from keras_vit.kernels.capture import current_hook, intercept_attention, record_attention
+from keras_vit.kernels.dispatch import (
+    after_norm,
+    attention_weights,
+    block,
+    checkpoint,
+    dense,
+    dense_each,
+    dot_product_attention,
+    layer_norm,
+    mlp,
+    norm_dense,
+    patch_rows,
+    select,
+)
+from keras_vit.kernels.plain import use
+
+__all__ = [
+    "after_norm",
+    "attention_weights",
+    "block",
+    "checkpoint",
+    "current_hook",
+    "dense",
+    "dense_each",
+    "dot_product_attention",
+    "intercept_attention",
+    "layer_norm",
+    "mlp",
+    "norm_dense",
+    "patch_rows",
+    "record_attention",
+    "select",
+    "use",
+]

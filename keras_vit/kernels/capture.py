@@ -1,39 +1,38 @@
 """Looking at attention weights while a model computes, whatever stands around its layers.
 
-A call asks for a watcher when it is traced, so a graph without one has no operation for it.
+A call reads the hook when it is traced, so a graph without one has no operation for it.
 """
 
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 
 from keras_vit.annotations import Tensor
 
-Watcher = Callable[[keras.Layer, Tensor], Tensor]
-_watcher: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar("watcher", default=None)
+Hook = Callable[[keras.Layer, Tensor], Tensor]
+_hook: contextvars.ContextVar[Hook | None] = contextvars.ContextVar("hook", default=None)
 
 
 @contextlib.contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
+def intercept_attention(hook: Hook) -> Iterator[None]:
     """Inside, every call hands its attention weights to a function, and goes on with what that returns.
 
     Blocks compute every token meanwhile, so that the last one's weights are whole too.
 
     Args:
-        watcher: takes the `MultiHeadAttention` and its weights `(B, A, Q, T)`; returns weights of that shape.
+        hook: takes the `MultiHeadAttention` and its weights `(B, A, Q, T)`; returns weights of that shape.
     """
-    token = _watcher.set(watcher)
+    token = _hook.set(hook)
     try:
         yield
     finally:
-        _watcher.reset(token)
+        _hook.reset(token)
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[list[tuple[keras.Layer, Tensor]]]:
+def record_attention() -> Iterator[list[tuple[keras.Layer, Tensor]]]:
     """Gives a list to which every call inside adds its layer and its weights."""
     seen: list[tuple[keras.Layer, Tensor]] = []
 
@@ -41,10 +40,10 @@ def recording() -> Iterator[list[tuple[keras.Layer, Tensor]]]:
         seen.append((layer, weights))
         return weights
 
-    with watching(record):
+    with intercept_attention(record):
         yield seen
 
 
-def watcher() -> Any:
+def current_hook() -> Hook | None:
     """The function that looks, or `None`."""
-    return _watcher.get()
+    return _hook.get()

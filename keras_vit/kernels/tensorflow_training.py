@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Tensor, Variable
-from keras_vit.kernels import jax_gpu as fused
+from keras_vit.kernels import plain, tensorflow_cpu
 
 WithGradient: TypeAlias = tuple[Any, Callable[..., tuple[Tensor, ...]]]  # as `tf.custom_gradient` takes it
 
@@ -23,47 +23,32 @@ _SLOPE = math.sqrt(2 / math.pi)  # of the tanh approximation, arXiv:1606.08415
 _CUBIC = 0.044715
 
 
-def applies(training: bool | None) -> bool:
-    """Whether these functions are of use: in training, on TensorFlow."""
-    return bool(training) and keras.config.backend() == "tensorflow"
-
-
-def usual(norm: Any, rank: int) -> bool:
-    """Whether a layer normalises over the last of so many axes alone, with a scale and an offset."""
+def is_plain_norm(norm: Any, rank: int) -> bool:
+    """Whether a layer normalizes over the last of so many axes alone, with a scale and an offset."""
     if not isinstance(norm, keras.layers.LayerNormalization) or norm.rms_scaling:
         return False
     return norm.axis in ([-1], [rank - 1]) and norm.gamma is not None and norm.beta is not None
 
 
-def norm_then_dense(
-    norm: keras.Layer | None,
-    denses: Sequence[keras.layers.Dense],
-    tokens: Tensor,
-    training: bool | None,
-    kept_with_bias: bool = False,
-) -> list[Tensor]:
-    """What dense layers make of `norm(tokens)`.
+def normalized(norm: keras.layers.LayerNormalization, x: Tensor) -> Tensor:
+    """What a LayerNorm makes of `(..., D)`, in its precision."""
+    wide = ops.cast(x, keras.backend.result_type(x.dtype, norm.compute_dtype))
+    return ops.cast(layer_norm(wide, norm.gamma, norm.beta, norm.epsilon), norm.compute_dtype)
 
-    Args:
-        norm: a layer that normalises, as `LayerNorm`, or `None` for the tokens as they are.
-        denses: the dense layers.
-        tokens: `(B, T, D)`, or `(B*T, D)`.
-        training: as in a call.
-        kept_with_bias: as of `fused.dense`.
 
-    Returns:
-        A list of `(B*T, M)`.
-    """
-    dtype = keras.backend.standardize_dtype(tokens.dtype)
-    ours = applies(training) and usual(norm, len(tokens.shape)) and all(fused.plain(dense, dtype) for dense in denses)
-    ours = ours and all(dense.use_bias for dense in denses)
-    if norm is not None and norm.compute_dtype == dtype and ours:
-        kernels, biases = [dense.kernel for dense in denses], [dense.bias for dense in denses]
-        gamma, beta = (ops.cast(weight, tokens.dtype) for weight in (norm.gamma, norm.beta))
-        return norm_dense(tokens, gamma, beta, norm.epsilon, kernels, biases)
-    x = tokens if norm is None else norm(tokens, training=training)
-    x = x if len(x.shape) == 2 else ops.reshape(x, (-1, tokens.shape[-1]))  # (B*T, D)
-    return [fused.dense(dense, x, kept_with_bias=kept_with_bias) for dense in denses]
+def norm_dense(norm: Any, layers: Sequence[Any], x: Tensor, training: bool | None) -> list[Tensor]:
+    """As `plain.norm_dense`; one step where all of them are usual."""
+    return [plain.like(rows, x) for rows in norm_dense_rows(norm, layers, x, training)]
+
+
+def norm_dense_rows(norm: Any, layers: Sequence[Any], x: Tensor, training: bool | None) -> list[Tensor]:
+    """The same as rows `(R, M)`."""
+    joined = is_plain_norm(norm, len(x.shape)) and norm.compute_dtype == x.dtype.name
+    if not joined or not all(layer.use_bias and plain.is_unmodified(layer, x) for layer in layers):
+        return plain.norm_dense_rows(norm, layers, x, training, tensorflow_cpu.dense)
+    gamma, beta = (ops.cast(weight, x.dtype) for weight in (norm.gamma, norm.beta))
+    kernels, biases = [layer.kernel for layer in layers], [layer.bias for layer in layers]
+    return norm_products(x, gamma, beta, norm.epsilon, kernels, biases)
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
@@ -85,14 +70,14 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor
         statistics = _statistics(x, epsilon)
 
         def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
-            return _norm_gradient(_again(x, upstream), gamma, beta, statistics, upstream)
+            return _norm_gradient(_recomputed(x, upstream), gamma, beta, statistics, upstream)
 
         return _normal(x, gamma, beta, statistics), gradient
 
     return normalise(*map(tf.convert_to_tensor, (x, gamma, beta)))
 
 
-def norm_dense(
+def norm_products(
     x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, kernels: Sequence[Variable], biases: Sequence[Variable]
 ) -> list[Tensor]:
     """`layer_norm(x) @ kernel + bias` for each kernel and bias.
@@ -118,7 +103,7 @@ def norm_dense(
         statistics, kernels, biases = _statistics(x, epsilon), weights[:count], weights[count:]
 
         def gradient(*upstreams: Tensor) -> tuple[Tensor, ...]:
-            late = _again(x, upstreams[0])
+            late = _recomputed(x, upstreams[0])
             normal = tf.reshape(_normal(late, gamma, beta, statistics), (-1, width))
             back = sum(_from_product(up, kernel) for up, kernel in zip(upstreams, kernels, strict=True))
             slopes = _norm_gradient(late, gamma, beta, statistics, tf.reshape(back, tf.shape(x)))
@@ -128,7 +113,9 @@ def norm_dense(
             return _after(wanted, slopes[0]), *slopes[1:], *dkernels, *dbiases
 
         normal = tf.reshape(_normal(x, gamma, beta, statistics), (-1, width))
-        return [fused.product(normal, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)], gradient
+        return [
+            tensorflow_cpu.product(normal, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)
+        ], gradient
 
     return apply(*map(tf.convert_to_tensor, (x, gamma, beta, *kernels, *biases)))
 
@@ -152,7 +139,7 @@ def gelu_dense(x: Tensor, kernel: Variable, bias: Variable, approximate: bool) -
     @tf.custom_gradient
     def apply(x: Tensor, kernel: Tensor, bias: Tensor) -> WithGradient:
         def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
-            late = _again(x, upstream)
+            late = _recomputed(x, upstream)
             share, slope = _gelu_share_and_slope(late, approximate)
             dx = _from_product(upstream, kernel) * slope
             with tf.control_dependencies([dx]):  # by now what made the slope is gone
@@ -161,7 +148,7 @@ def gelu_dense(x: Tensor, kernel: Variable, bias: Variable, approximate: bool) -
             wanted = [slope for slope, wants in zip(dweights, learn, strict=True) if wants]
             return _after(wanted, dx), *dweights
 
-        return fused.product(ops.gelu(x, approximate=approximate), kernel, bias), gradient
+        return tensorflow_cpu.product(ops.gelu(x, approximate=approximate), kernel, bias), gradient
 
     return apply(*map(tf.convert_to_tensor, (x, kernel, bias)))
 
@@ -187,7 +174,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     @tf.custom_gradient
     def attend(query: Tensor, key: Tensor, value: Tensor) -> WithGradient:
         def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
-            weights = softmax(_again(query, upstream), key)
+            weights = softmax(_recomputed(query, upstream), key)
             dweights = tf.cast(tf.matmul(upstream, value, transpose_b=True), dtype)
             dlogits = weights * (dweights - tf.reduce_sum(weights * dweights, -1, keepdims=True))
             weights, dlogits = (tf.cast(x, query.dtype) for x in (weights, dlogits))
@@ -199,7 +186,44 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return attend(query, key, value)
 
 
-def _again(x: Tensor, upstream: Tensor) -> Tensor:
+def block(
+    layer: Any, tokens: Tensor, training: bool | None = None, queries: int | None = None, **optional: Any
+) -> Tensor:
+    """A `TransformerBlock` in training: each norm is one step with the product behind it, and GELU with the next."""
+    norm_1, norm_2 = layer.norms_before
+    if queries is None:
+        x = after_norm(norm_1, layer.attention, tokens, training, **optional)
+    else:
+        x = norm_1(tokens, training=training)
+        first, tokens = x[:, :queries], tokens[:, :queries]
+        x = layer.attention(x, first, training=training, **optional)
+    x = tokens + layer.end(1, x, training)
+    return x + layer.end(2, after_norm(norm_2, layer.mlp, x, training), training)
+
+
+def after_norm(norm: Any, layer: Any, tokens: Tensor, training: bool | None, **optional: Any) -> Tensor:
+    """What a `MultiHeadAttention`, `MlpBlock` or `GatedMlpBlock` makes of `norm(tokens)` in training."""
+    if not hasattr(layer, "attend"):
+        return mlp(layer, tokens, training, norm)
+    projections = (layer.query, layer.key, layer.value)
+    return layer.attend(*norm_dense(norm, projections, layer.cast_input(tokens), training), training, **optional)
+
+
+def mlp(layer: Any, tokens: Tensor, training: bool | None = None, norm: Any = None) -> Tensor:
+    """What a `MlpBlock` or `GatedMlpBlock` makes of `norm(tokens)` in training."""
+    tokens = layer.cast_input(tokens)
+    first, last = layer.dense_layers[:-1], layer.dense_layers[-1]
+    # Rows, since a shape between product and GELU would keep TensorFlow from joining them.
+    rows = norm_dense_rows(norm, first, tokens, training)  # (B*T, M)
+    recomputed = len(rows) == 1 and layer.activation != "quick_gelu" and layer.mlp_bias
+    if recomputed and not layer.dropout_rate and layer.norm is None and plain.is_unmodified(last, rows[0]):
+        x = gelu_dense(rows[0], last.kernel, last.bias, layer.activation == "gelu_tanh")
+        return plain.like(layer.dropout_2(x, training=training), tokens)
+    x = ops.silu(rows[0]) * rows[1] if len(rows) == 2 else plain.activate(rows[0], layer.activation)
+    return plain.like(layer.finish(x, training), tokens)
+
+
+def _recomputed(x: Tensor, upstream: Tensor) -> Tensor:
     """`x` for use in the backward pass alone."""
     return _after([upstream], x)
 
@@ -221,7 +245,9 @@ def _from_product(upstream: Tensor, kernel: Tensor) -> Tensor:
     """Gradient of `x @ kernel` with respect to `x`."""
     import tensorflow as tf
 
-    with tf.control_dependencies([upstream]):  # of the cast itself: one of `_again` would be moved before it and merged
+    with tf.control_dependencies(
+        [upstream]
+    ):  # of the cast itself: one of `_recomputed` would be moved before it and merged
         kernel = tf.cast(kernel, upstream.dtype)
     return tf.matmul(upstream, kernel, transpose_b=True)
 

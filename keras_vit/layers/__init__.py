@@ -6,22 +6,18 @@ side, `h w` patch grid, `N = h*w` patches, `T` tokens in the encoder, `D` token 
 """
 
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.axial import AxialBlock
-from keras_vit.layers.bit import BiTRoot, BiTUnit
 from keras_vit.layers.encoder import TransformerBlock
+from keras_vit.layers.kinds.axial import AxialBlock
+from keras_vit.layers.kinds.naflex_embedding import PatchColumn, PatchMask, ZeroPadding
+from keras_vit.layers.kinds.token_merging import MergingBlock
 from keras_vit.layers.mlp import GatedMlpBlock, MlpBlock
-from keras_vit.layers.naflex_embedding import PatchColumn, PatchMask, ZeroPadding
 from keras_vit.layers.norms import LayerScale, RMSNorm
-from keras_vit.layers.patch_masking import PatchCorruption
 from keras_vit.layers.patches import PatchEmbedding, PixelNormalization
 from keras_vit.layers.pooling import AttentionPooling, TokenPooling
-from keras_vit.layers.positions import AddPositionEmbs
-from keras_vit.layers.relative import RelativePositions
-from keras_vit.layers.relative_bias import RelativeBias
-from keras_vit.layers.resnet_stem import ResNetRoot, ResNetUnit, StdConv2D
+from keras_vit.layers.positions import AddPositionEmbs, RelativeBias, RelativePositions
+from keras_vit.layers.resnet import BiTRoot, BiTUnit, ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.rotary import RotaryPositions
-from keras_vit.layers.token_merging import MergingBlock
-from keras_vit.layers.tokens import ClassToken, PatchDropout, RegisterTokens
+from keras_vit.layers.tokens import ClassToken, PatchCorruption, PatchDropout, RegisterTokens
 
 BLOCKS: dict[str, type[TransformerBlock] | type[AxialBlock]] = {
     "global": TransformerBlock,

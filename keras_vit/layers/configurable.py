@@ -1,7 +1,10 @@
-"""A layer made of other layers: how it is saved with the precision of each, and computed twice."""
+"""A layer made of other layers: its config, the layers inside it, and how it is computed twice.
+
+The layers inside are found by what attributes hold: publicly Keras lists those of a model alone.
+"""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -10,10 +13,19 @@ from keras import ops
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.config.parts import Part
 from keras_vit.keras_private import set_own_policy
-from keras_vit.kernels import jax_gpu as fused
 from keras_vit.layers.dropout import next_seed
-from keras_vit.layers.sublayers import Unfreezable, flatten_layers, freeze_inside, frozen_inside
 from keras_vit.renamed import ARGUMENTS, accepts_old_names, current_arguments
+
+
+class Unfreezable:
+    """What stands before a layer or model, so that `trainable = True` reaches what is frozen inside of it.
+
+    TensorFlow's tracking drops an assignment of the very object that is there, as if nothing inside were frozen.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A number is another object than the bool that is there, and Keras makes a bool of it.
+        super().__setattr__(name, int(bool(value)) if name == "trainable" else value)
 
 
 class ConfiguredLayer(Unfreezable, keras.layers.Layer):
@@ -26,12 +38,31 @@ class ConfiguredLayer(Unfreezable, keras.layers.Layer):
         super().__init_subclass__(**kwargs)
         accepts_old_names(cls)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A call, which takes the old names of its arguments too; silently in the graph of a file."""
+        if not ARGUMENTS.keys().isdisjoint(kwargs):
+            in_file = any(isinstance(value, keras.KerasTensor) for value in (*args, *kwargs.values()))
+            kwargs = current_arguments(kwargs, stacklevel=None if in_file else 2)
+        return super().__call__(*args, **kwargs)
+
+    def build_from_config(self, config: Arguments) -> None:
+        """Builds for the shapes that a file has, by the old names of arguments too."""
+        names = {f"{old}_shape": f"{new}_shape" for old, new in ARGUMENTS.items()}
+        shapes = {names.get(name, name): shape for name, shape in config.get("shapes_dict", {}).items()}
+        super().build_from_config({**config, "shapes_dict": shapes} if shapes else config)
+
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
         """Names of what the layer takes beside Keras' own arguments."""
         ours = [base for base in cls.__mro__ if issubclass(base, ConfiguredLayer) and "__init__" in vars(base)]
         names = (name for base in ours for name in inspect.signature(vars(base)["__init__"]).parameters)
         return tuple(dict.fromkeys(name for name in names if name not in ("self", "kwargs")))
+
+    def keep(self, given: Mapping[str, Any]) -> None:
+        """Makes attributes of the arguments in `given`, the `locals()` at the begin of an `__init__`."""
+        for name, value in given.items():
+            if name not in ("self", "kwargs", "__class__"):
+                setattr(self, name, value)
 
     def get_config(self) -> Arguments:
         config = {**super().get_config(), **{name: getattr(self, name) for name in self.arguments()}}
@@ -70,7 +101,7 @@ class CompositeLayer(ConfiguredLayer):
             config["dtype"] = keras.dtype_policies.serialize(policies)
         return config
 
-    def build_inside(self, *layers: tuple[keras.layers.Layer, Shape]) -> None:
+    def build_sublayers(self, *layers: tuple[keras.layers.Layer, Shape]) -> None:
         """Builds layers inside, each for its shape, and gives every layer of a map of policies its own."""
         for layer, shape in layers:
             layer.build(shape)
@@ -88,7 +119,7 @@ class CastingLayer(CompositeLayer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(autocast=False, **kwargs)
 
-    def in_our_dtype(self, tensor: Tensor) -> Tensor:
+    def cast_input(self, tensor: Tensor) -> Tensor:
         """A tensor in the precision of this layer; `None` stays `None`."""
         return None if tensor is None else ops.cast(tensor, self.compute_dtype)
 
@@ -109,29 +140,89 @@ def dense_of(part: Part, dtype: Any, **arguments: Any) -> keras.layers.Dense:
     )
 
 
-def rematerialized(
-    layer: keras.Layer, compute: Callable[..., Tensor], kept: tuple[str, ...] = ()
-) -> Callable[..., Tensor]:
-    """`compute` of some tensors, which uses the variables of `layer`, as a function that gradients evaluate anew.
+def recomputed(
+    layer: keras.Layer, compute: Callable[..., Tensor], checkpoint: Callable | None, x: Tensor, **optional: Tensor
+) -> Tensor:
+    """`compute(x, **optional)`, which uses the variables of `layer`, so that gradients evaluate it anew.
 
-    On JAX the tensors that `fused.named` gave one of the names `kept` are not computed again.
+    `checkpoint` makes a function into one that keeps less for its gradient, as `keras.remat` does; with `None` all is
+    kept.
 
     `keras.remat` alone would draw other dropout masks the second time, because a seed is a variable that every
     draw moves on. So each seed is drawn once, outside, and both evaluations find all variables, weights and seeds,
     at the values they had. Weights are arguments, since gradients must reach them: as tensors, because a variable
     would hand its gradient on twice where nothing is traced.
     """
+    if checkpoint is None:
+        return compute(x, **optional)
     weights = layer.weights  # seeds are not among them
     drawn = [(generator.state, next_seed(generator)) for generator in _seed_generators(layer)]
 
     def evaluate(*given: Tensor) -> Tensor:
         inputs, values = given[: -len(weights)], given[-len(weights) :]
         with keras.StatelessScope(state_mapping=[*drawn, *zip(weights, values, strict=True)]):
-            return compute(*inputs)
+            return compute(inputs[0], **dict(zip(optional, inputs[1:], strict=True)))
 
-    again = fused.checkpointed(evaluate, kept) if kept else keras.remat(evaluate)
-    return lambda *inputs: again(*inputs, *[ops.copy(weight) for weight in weights])
+    return checkpoint(evaluate)(x, *optional.values(), *[ops.copy(weight) for weight in weights])
 
 
 def _seed_generators(layer: keras.Layer) -> list[keras.random.SeedGenerator]:
     return [part.seed_generator for part in flatten_layers(layer) if getattr(part, "seed_generator", None)]
+
+
+def flatten_layers(layer: keras.Layer, include_self: bool = True) -> list[keras.Layer]:
+    """A layer, its parts, and theirs, each once and in the order in which they were made.
+
+    Args:
+        layer: a layer or a model.
+        include_self: whether the list begins with `layer`.
+    """
+    found = {id(layer): layer}
+    waiting = list(_parts(layer))[::-1]
+    while waiting:
+        part = waiting.pop()
+        if id(part) not in found:
+            found[id(part)] = part
+            waiting += list(_parts(part))[::-1]
+    return list(found.values())[0 if include_self else 1 :]
+
+
+def frozen_inside(layer: keras.Layer) -> list[str]:
+    """Paths of the outermost frozen layers inside a layer that learns, as `"attention/query"`."""
+    paths = []
+    for part in _parts(layer) if layer.trainable else ():
+        paths += [f"{part.name}/{path}" for path in frozen_inside(part)] if part.trainable else [part.name]
+    return list(dict.fromkeys(paths))
+
+
+def freeze_inside(layer: keras.Layer, paths: Sequence[str] = ()) -> None:
+    """Freezes all layers inside a frozen layer, and those at `paths` inside one that learns.
+
+    A config of Keras has `trainable` of the outermost layer alone. A layer inside of it would say that it learns, and
+    TensorFlow's tracking drops a `trainable = True` that sets nothing new: its weights would never learn again.
+    """
+    if not layer.trainable:
+        for part in flatten_layers(layer, include_self=False):
+            part.trainable = False
+    for path in paths:
+        part = layer
+        for name in path.split("/"):
+            part = next(each for each in _parts(part) if each.name == name)
+        part.trainable = False
+
+
+def _parts(layer: keras.Layer) -> Iterator[keras.Layer]:
+    # The attributes of a model hold its graph too, and with it layers of models around it.
+    held = layer.layers if isinstance(layer, keras.Model) else list(vars(layer).values())
+    return _layers_in(held)
+
+
+def _layers_in(held: Any) -> Iterator[keras.Layer]:
+    """The layers in a structure of lists, tuples, sets and dicts."""
+    if isinstance(held, keras.Layer):
+        yield held
+    elif isinstance(held, dict):
+        yield from _layers_in(list(held.values()))
+    elif isinstance(held, (list, tuple, set)):
+        for each in held:
+            yield from _layers_in(each)

@@ -78,23 +78,6 @@ def uniform(shape: Any, generator: keras.random.SeedGenerator, dtype: Any = "flo
     return _part_of_stream(shape, next_seed(generator), dtype, place)
 
 
-def draws(generator: keras.random.SeedGenerator) -> Callable[[Any, Any, Any], Tensor]:
-    """A function that gives numbers in [0, 1) for an image of the batch, a number of its part, and a shape.
-
-    It gives the same for the same again, and the generator moves on once for all. TensorFlow only.
-    """
-    import tensorflow as tf
-
-    place = current_place()
-    first = 0 if place is None else tf.cast(place.first, "int32")
-    seed = _as_keras_does(next_seed(generator))
-
-    def draw(image: Tensor, part: Tensor, shape: Any) -> Tensor:
-        return tf.random.stateless_uniform(shape, tf.random.fold_in(tf.random.fold_in(seed, first + image), part))
-
-    return draw
-
-
 def _as_keras_does(seed: Tensor) -> Tensor:
     """A seed as TensorFlow takes it."""
     import tensorflow as tf
@@ -130,3 +113,19 @@ class Dropout(keras.layers.Dropout):
         shape = [side if given is None else given for side, given in zip(sides, self.noise_shape or sides, strict=True)]
         kept = uniform(shape, self.seed_generator, inputs.dtype) >= ops.cast(self.rate, inputs.dtype)
         return ops.where(kept, inputs * ops.cast(1 / (1 - self.rate), inputs.dtype), ops.zeros_like(inputs))
+
+    def draw_by_part(self) -> Callable[[Any, Any, Any], Tensor]:
+        """A function that gives numbers in [0, 1) for an image of the batch, a number of its part, and a shape.
+
+        It gives the same for the same again, and the generator moves on once for all. TensorFlow only.
+        """
+        import tensorflow as tf
+
+        place = current_place()
+        first = 0 if place is None else tf.cast(place.first, "int32")
+        seed = _as_keras_does(next_seed(self.seed_generator))
+
+        def draw(image: Tensor, part: Tensor, shape: Any) -> Tensor:
+            return tf.random.stateless_uniform(shape, tf.random.fold_in(tf.random.fold_in(seed, first + image), part))
+
+        return draw

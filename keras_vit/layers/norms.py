@@ -8,9 +8,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit import kernels
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_number
-from keras_vit.kernels import tensorflow_training as gradients
 from keras_vit.layers.configurable import ConfiguredLayer
 
 NORM_EPSILON = 1e-6
@@ -35,10 +35,8 @@ class LayerNorm(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        if not gradients.applies(training) or not gradients.usual(self, len(inputs.shape)):
-            return super().call(inputs)
-        wide = ops.cast(inputs, keras.backend.result_type(inputs.dtype, self.compute_dtype))
-        return ops.cast(gradients.layer_norm(wide, self.gamma, self.beta, self.epsilon), self.compute_dtype)
+        forward = kernels.layer_norm(self, len(inputs.shape), training) or super().call
+        return forward(inputs)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit import kernels
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.config.records import check_statistics
-from keras_vit.kernels import jax_gpu as fused
 from keras_vit.layers.configurable import ConfiguredLayer
 
 
@@ -109,11 +109,7 @@ class PatchEmbedding(ConfiguredLayer):
         height, width = images.shape[1:3]
         if height is None or width is None:
             images = self._whole_patches_only(images)
-        if fused.patches_are_rows(training):
-            return fused.patch_tokens(images, self.projection)
-        tokens = self.projection(images)  # (B, h, w, D)
-        shape = ops.shape(tokens)
-        return ops.reshape(tokens, (-1, shape[1] * shape[2], self.hidden_size))  # (B, N, D)
+        return kernels.patch_rows(images, self.projection, training)  # (B, N, D)
 
     def _whole_patches_only(self, images: Tensor) -> Tensor:
         """Fails in the running graph where a side, unknown until then, is no multiple of P: a convolution crops."""

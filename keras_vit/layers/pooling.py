@@ -147,7 +147,7 @@ class AttentionPooling(CompositeLayer):
         self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=self._probe_initializer(width))
         one_token = (input_shape[0], 1, width)
         inside = (self.attention, self.norm, self.mlp)
-        self.build_inside(*((layer, one_token) for layer in inside if layer is not None))
+        self.build_sublayers(*((layer, one_token) for layer in inside if layer is not None))
 
     @staticmethod
     def _probe_initializer(size: int) -> keras.initializers.Initializer:

@@ -1,8 +1,8 @@
-"""How a model knows where its patches are: tables that are added to tokens (E_pos in equation 1).
+"""How a model knows where its patches are: tables added to tokens (E_pos in equation 1), or to attention's logits.
 
 In the official code the class token is prepended first and has a row of the position table of its own. The other kinds
 are those of appendix D.4, which leaves the class token open. Here it has a vector of its own where there is a table.
-Where positions are relative, no distance is added to its logits.
+Where positions are relative, no distance is added to its logits. BEiT's bias has numbers for the class token.
 """
 
 from typing import Any, cast
@@ -12,9 +12,23 @@ import numpy as np
 from keras import ops
 
 from keras_vit.annotations import Pair, Shape, Tensor, Variable
-from keras_vit.checks import check_choice
-from keras_vit.config.position_tables import CROPPED, RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
-from keras_vit.layers.configurable import ConfiguredLayer
+from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.config.position_tables import (
+    CLASS_ROWS,
+    CROPPED,
+    RELATIVE_RESIZE_METHODS,
+    RESIZE_METHODS,
+    geometric_offsets,
+    linear_matrix,
+    offset_matrix,
+    ratios_of,
+    relative_rows,
+    resize_matrix,
+    resize_pos_embed,
+    resize_relative_table,
+    sincos2d,
+)
+from keras_vit.layers.configurable import ConfiguredLayer, at_least_float32
 
 KINDS = ("learned", "learned2d", "sincos2d")
 
@@ -33,7 +47,7 @@ class AddPositionEmbs(ConfiguredLayer):
 
     Call arguments:
         tokens: `(B, num_prefix_tokens + N, D)`.
-        cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read. Without
+        feature_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read. Without
             it the tokens must have the table's grid.
         grids: integers `(B, 2)`, `(h, w)` of each image, whose patches are the first h * w; the others are padding.
 
@@ -67,11 +81,13 @@ class AddPositionEmbs(ConfiguredLayer):
         self.kind = kind
         self.resize_method = resize_method
 
-    def build(self, tokens_shape: Shape, cut_map_shape: Shape | None = None, grids_shape: Shape | None = None) -> None:
+    def build(
+        self, tokens_shape: Shape, feature_map_shape: Shape | None = None, grids_shape: Shape | None = None
+    ) -> None:
         rows, size = self.num_prefix_tokens + self.grid[0] * self.grid[1], cast(int, tokens_shape[-1])
-        if cut_map_shape is None and grids_shape is None and tokens_shape[1] not in (None, rows):
+        if feature_map_shape is None and grids_shape is None and tokens_shape[1] not in (None, rows):
             raise ValueError(
-                "`tokens` must have `num_prefix_tokens` tokens and one per patch of `grid` if no `cut_map` is given.\n"
+                "`tokens` must have `num_prefix_tokens` tokens and one per patch of `grid` without a `feature_map`.\n"
                 f"Received: {tokens_shape[1]} tokens, num_prefix_tokens={self.num_prefix_tokens}, grid={self.grid}."
             )
         if self.kind == "learned":
@@ -89,12 +105,12 @@ class AddPositionEmbs(ConfiguredLayer):
         normal = keras.initializers.RandomNormal(stddev=0.02)  # official code; big_vision: 1/sqrt(D)
         return self.add_weight(name=name, shape=(1, rows, size), initializer=normal)
 
-    def call(self, tokens: Tensor, cut_map: Tensor = None, grids: Tensor = None) -> Tensor:
+    def call(self, tokens: Tensor, feature_map: Tensor = None, grids: Tensor = None) -> Tensor:
         if grids is not None:
             return tokens + ops.cast(self._tables_for(grids, ops.shape(tokens)[1]), tokens.dtype)
         grid = self.grid
-        if cut_map is not None:
-            grid = tuple(side // self.patch_size for side in ops.shape(cut_map)[1:3])
+        if feature_map is not None:
+            grid = tuple(side // self.patch_size for side in ops.shape(feature_map)[1:3])
         return tokens + ops.cast(self._table_for(grid, tokens.shape[-1]), tokens.dtype)
 
     def _table_for(self, grid: Any, size: int) -> Tensor:
@@ -138,11 +154,11 @@ class AddPositionEmbs(ConfiguredLayer):
     def _tables_for(self, grids: Tensor, num_tokens: Any) -> Tensor:
         """`(B, T, D)`, each image's table resized to its own grid; padding gets that of the first patch."""
         height, width = ops.maximum(grids[:, :1], 1), ops.maximum(grids[:, 1:], 1)  # (B, 1)
-        places = ops.arange(num_tokens - self.num_prefix_tokens, dtype=grids.dtype)[None]
-        places = ops.where(places < height * width, places, 0)  # (B, N)
+        patch_indices = ops.arange(num_tokens - self.num_prefix_tokens, dtype=grids.dtype)[None]
+        patch_indices = ops.where(patch_indices < height * width, patch_indices, 0)  # (B, N)
         ratio = max(self.grid) / ops.cast(ops.maximum(height, width), "float32")
         method, added = self._method_and_offset(height, width)
-        on_axes = ((places // width, height, self.grid[0]), (places % width, width, self.grid[1]))
+        on_axes = ((patch_indices // width, height, self.grid[0]), (patch_indices % width, width, self.grid[1]))
         rows, columns = (  # (B, N, h), (B, N, w) of the table
             resize_matrix(ops.cast(i, "float32"), ops.cast(new, "float32") + added, old, method, ops, ratio)
             for i, new, old in on_axes
@@ -154,7 +170,7 @@ class AddPositionEmbs(ConfiguredLayer):
             ]
             patches, prefix = ops.concatenate(halves, axis=-1), self.prefix  # (B, N, D)
         else:
-            weights = ops.reshape(rows[..., :, None] * columns[..., None, :], (*ops.shape(places), -1))
+            weights = ops.reshape(rows[..., :, None] * columns[..., None, :], (*ops.shape(patch_indices), -1))
             prefix, table = self.table[:, : self.num_prefix_tokens], self.table[0, self.num_prefix_tokens :]
             patches = ops.matmul(weights, ops.cast(table, "float32"))  # (B, N, D)
         if not self.num_prefix_tokens:
@@ -187,9 +203,205 @@ class AddPositionEmbs(ConfiguredLayer):
         }
 
     def compute_output_shape(
-        self, tokens_shape: Shape, cut_map_shape: Shape | None = None, grids_shape: Shape | None = None
+        self, tokens_shape: Shape, feature_map_shape: Shape | None = None, grids_shape: Shape | None = None
     ) -> Shape:
         return tuple(tokens_shape)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RelativePositions(ConfiguredLayer):
+    """What attention adds to its logits for how far a key is from the query, in patches of the reading order.
+
+    The query is multiplied by a learned vector for each distance, as if it were one more key. Prefix tokens are at no
+    distance: their rows and columns are 0. For another number of patches the vectors are interpolated linearly.
+
+    Args:
+        hidden_size: D, size of a token.
+        num_heads: A; must divide `hidden_size`.
+        num_patches: N, for which there are 2N - 1 distances.
+        num_prefix_tokens: tokens before the patches.
+
+    Call arguments:
+        query: `(B, A, T, D/A)`, scaled as for the keys.
+        patch_indices: `(B, n)` integers in [0, N), in reading order, of the patches among the tokens where some are
+            left out; by default all N are there. Or these, and the tokens before that `(B, num_prefix_tokens + N, D)`,
+            of which only N is read.
+        num_patches: N of these images, an int or a scalar, with `patch_indices`; by default the layer's.
+
+    Returns:
+        `(B, A, T, T)`, to be added before the softmax.
+
+    Source: arXiv:2010.11929, section D.4: one-dimensional relative attention; its offsets are p_q - p_k, ours
+    p_k - p_q.
+
+    Example:
+        >>> positions = keras_vit.layers.RelativePositions(12, 3, 6, num_prefix_tokens=1)
+        >>> tuple(positions(keras.random.normal((2, 3, 7, 4))).shape)  # to the logits
+        (2, 3, 7, 7)
+    """
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, num_patches: int, num_prefix_tokens: int = 0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.hidden_size = hidden_size
+        self.num_heads = num_heads
+        self.num_patches = check_positive_int("num_patches", num_patches)
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def build(self, query_shape: Shape) -> None:
+        normal = keras.initializers.RandomNormal(stddev=0.02)  # as the position table
+        shape = (2 * self.num_patches - 1, self.hidden_size)  # row N - 1 + d is for a key d patches behind the query
+        self.table = self.add_weight(name="table", shape=shape, initializer=normal)
+
+    def call(self, query: Tensor, patch_indices: Any = None, num_patches: Any = None) -> Tensor:
+        prefix, heads = self.num_prefix_tokens, self.num_heads
+        count = ops.shape(query)[2] - prefix  # N
+        if isinstance(patch_indices, (tuple, list)):
+            patch_indices, every_token = patch_indices
+            num_patches = ops.shape(every_token)[1] - prefix
+        if patch_indices is not None:
+            count = self.num_patches if num_patches is None else num_patches
+        vectors = ops.cast(self._table_for(count), query.dtype)
+        vectors = ops.transpose(ops.reshape(vectors, (-1, heads, self.hidden_size // heads)), (1, 2, 0))
+        logits = ops.matmul(query[:, :, prefix:], vectors)  # (B, A, N, 2N - 1)
+        if patch_indices is not None:
+            distances = (
+                count - 1 + patch_indices[:, None] - patch_indices[:, :, None]
+            )  # (B, n, n), of a key behind a query
+            logits = ops.take_along_axis(logits, ops.repeat(distances[:, None], heads, axis=1), axis=-1)
+            return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))  # (B, A, T, T)
+        # One more column, and one row less in the flat array, move each row one place further to the right than the
+        # last.
+        logits = ops.pad(logits, ((0, 0), (0, 0), (0, 0), (0, 1)))  # (B, A, N, 2N)
+        logits = ops.reshape(logits, (-1, heads, 2 * count * count))[:, :, : (2 * count - 1) * count]
+        logits = ops.reshape(logits, (-1, heads, count, 2 * count - 1))[..., count - 1 :]  # (B, A, N, N)
+        return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))  # (B, A, T, T)
+
+    def _table_for(self, count: Any) -> Tensor:
+        if isinstance(count, int) and count == self.num_patches:
+            return self.table
+        matrix = axis_matrix(2 * count - 1, 2 * self.num_patches - 1, "align_corners")
+        return ops.matmul(matrix, ops.cast(self.table, "float32"))
+
+    def weights_at(self, num_patches: int) -> dict[str, np.ndarray]:
+        """The values of the weights by name, resized for so many patches."""
+        table = ops.convert_to_numpy(self.table)
+        if num_patches == self.num_patches:
+            return {"table": table}
+        return {"table": resized_axis(table, 2 * num_patches - 1, len(table), "align_corners")}
+
+    def compute_output_shape(self, query_shape: Shape) -> Shape:
+        return (*query_shape[:3], query_shape[2])
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RelativeBias(ConfiguredLayer):
+    """A learned number for each head and offset of two patches, and three for the class token before them.
+
+    Computed in at least float32.
+
+    Args:
+        grid: `(h, w)` of the table.
+        num_heads: A.
+        patch_size: P, side of a patch in pixels of the map that the patches were cut from.
+        resize_method: of the table for another grid: `"geometric_linear"`, `"geometric_cubic"` or `"bilinear"`, see
+            `keras_vit.config.position_tables`.
+
+    Call arguments:
+        feature_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
+        patch_indices: `(B, n)` integers, in reading order, of the patches that training has not left out.
+
+    Returns:
+        `(1, A, 1 + N, 1 + N)` for queries and keys, to be added to the scaled logits; in training with `patch_indices`
+        `(B, A, 1 + n, 1 + n)`.
+
+    Raises:
+        ValueError: for a spline where only the graph knows the grid.
+
+    Source: arXiv:2106.08254, section 3.1, with the table of arXiv:2103.14030, section 3.2.
+
+    Example:
+        >>> bias = keras_vit.layers.RelativeBias(grid=(2, 3), num_heads=3, patch_size=16)
+        >>> tuple(bias(images).shape)
+        (1, 3, 7, 7)
+    """
+
+    def __init__(
+        self,
+        grid: Pair,
+        num_heads: int,
+        patch_size: int,
+        resize_method: str = "geometric_linear",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dtype=at_least_float32(kwargs.pop("dtype", None)), **kwargs)
+        check_choice("resize_method", resize_method, RELATIVE_RESIZE_METHODS)
+        self.grid: Any = tuple(int(n) for n in grid)
+        self.num_heads = check_positive_int("num_heads", num_heads)
+        self.patch_size = check_positive_int("patch_size", patch_size)
+        self.resize_method = resize_method
+
+    def build(self, feature_map_shape: Shape, patch_indices_shape: Shape | None = None) -> None:
+        shape = (relative_rows(self.grid), self.num_heads)
+        self.table = self.add_weight(name="table", shape=shape, initializer="zeros")  # as the authors
+
+    def call(self, feature_map: Tensor, patch_indices: Tensor = None, training: bool | None = None) -> Tensor:
+        height, width = (side // self.patch_size for side in ops.shape(feature_map)[1:3])
+        if patch_indices is None or not training:
+            patch_indices = ops.arange(height * width, dtype="int32")
+        codes = patch_indices + patch_indices // width * (width - 1)  # a row of the table is 2w - 1 offsets long
+        middle = CLASS_ROWS + 2 * height * width - height - width
+        index = middle + ops.expand_dims(codes, -1) - ops.expand_dims(codes, -2)  # (..., N, N)
+        before = [(0, 0)] * (len(index.shape) - 1) + [(1, 0)]
+        of_class = ops.pad(ops.zeros_like(index[..., :1, :]), before, constant_values=2)  # row 2 is for it to itself
+        index = ops.concatenate([of_class, ops.pad(index, before, constant_values=1)], axis=-2)
+        bias = ops.moveaxis(ops.take(self._table_for((height, width)), index, axis=0), -1, -3)  # (..., A, T, T)
+        return bias if len(bias.shape) == 4 else ops.expand_dims(bias, 0)
+
+    def _table_for(self, grid: Any) -> Tensor:
+        """The table for a grid of ints, or of scalar tensors that only the graph knows, with the class rows first."""
+        patches, of_class = self.table[:-CLASS_ROWS], self.table[-CLASS_ROWS:]
+        if not all(isinstance(n, int) for n in grid) or tuple(grid) != self.grid:
+            rows, columns = self._matrices(grid)
+            patches = ops.reshape(patches, (2 * self.grid[0] - 1, 2 * self.grid[1] - 1, self.num_heads))
+            patches = ops.einsum("ih,hwa->iwa", ops.cast(rows, patches.dtype), patches)
+            patches = ops.einsum("jw,iwa->ija", ops.cast(columns, patches.dtype), patches)
+        return ops.concatenate([of_class, ops.reshape(patches, (-1, self.num_heads))])
+
+    def _matrices(self, grid: Any) -> list:
+        if all(isinstance(n, int) for n in grid):
+            return [offset_matrix(new, old, self.resize_method) for new, old in zip(grid, self.grid, strict=True)]
+        if self.resize_method == "geometric_cubic":
+            raise ValueError(
+                "a spline through the table's offsets is made where the size of images is known.\n"
+                'Received: images of any size, resize_method="geometric_cubic". Pass `input_shape=`, or '
+                'resize_method="geometric_linear".'
+            )
+        same = ops.logical_and(ops.equal(grid[0], self.grid[0]), ops.equal(grid[1], self.grid[1]))
+        return [self._matrix(new, old, same) for new, old in zip(grid, self.grid, strict=True)]
+
+    def _matrix(self, new: Any, old: int, same: Tensor) -> Tensor:
+        """The matrix of one axis where the graph knows the grid; a progression of ratio 1 leaves the table as it is."""
+        count = 2 * new - 1
+        if self.resize_method == "bilinear":
+            indices = ops.cast(ops.arange(count), "float32")
+            return resize_matrix(indices, ops.cast(count, "float32"), 2 * old - 1, "bilinear", ops)
+        ratios = ops.convert_to_tensor(ratios_of(old))
+        ratio = ops.where(same, 1.0, ops.take(ratios, ops.minimum(new, len(ratios_of(old))) - 1))
+        targets = ops.cast(ops.arange(count), "float32") - ops.cast(new - 1, "float32")
+        return linear_matrix(targets, geometric_offsets(ratio, old, ops), ops)
+
+    def weights_at(self, grid: Pair, resize_method: str | None = None) -> dict[str, np.ndarray]:
+        """The values of the weights by name, resized for `grid`."""
+        table = ops.convert_to_numpy(self.table)
+        return {"table": resize_relative_table(table, grid, self.grid, resize_method or self.resize_method)}
+
+    def compute_output_shape(self, feature_map_shape: Shape, patch_indices_shape: Shape | None = None) -> Shape:
+        height, width = feature_map_shape[1:3]
+        known = patch_indices_shape is None and None not in (height, width)
+        tokens = 1 + (height // self.patch_size) * (width // self.patch_size) if known else None  # type: ignore[operator]
+        return (1 if patch_indices_shape is None else None, self.num_heads, tokens, tokens)
 
 
 def resized_axis(values: np.ndarray, new: int, old: int, method: str, ratio: float | None = None) -> np.ndarray:

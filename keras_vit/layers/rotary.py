@@ -42,8 +42,8 @@ class RotaryPositions(ConfiguredLayer):
             does not learn, and has those values first.
 
     Call arguments:
-        cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
-        places: `(B, n)` integers, of the patches that training keeps where some are left out.
+        feature_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
+        patch_indices: `(B, n)` integers, of the patches that training keeps where some are left out.
 
     Returns:
         `(1, 2, T, 1, D/A)`: for each token the cosines, then the sines, negative for the first channel of a pair. The
@@ -92,7 +92,7 @@ class RotaryPositions(ConfiguredLayer):
         self.rotary_reference = rotary_reference
         self.rotary_periods = rotary_periods
 
-    def build(self, cut_map_shape: Shape, places_shape: Shape | None = None) -> None:
+    def build(self, feature_map_shape: Shape, patch_indices_shape: Shape | None = None) -> None:
         if self.rotary == "mixed":
             shape = (2, self.num_heads, self.head_dim // 2)  # of the first axis and the second one
             self.frequencies = self.add_weight(name="frequencies", shape=shape, initializer=self._first_frequencies)
@@ -105,13 +105,15 @@ class RotaryPositions(ConfiguredLayer):
                 trainable=False,
             )
 
-    def call(self, cut_map: Tensor, places: Tensor = None, training: bool | None = None) -> Tensor:
-        grid = tuple(side // self.patch_size for side in ops.shape(cut_map)[1:3])
+    def call(self, feature_map: Tensor, patch_indices: Tensor = None, training: bool | None = None) -> Tensor:
+        grid = tuple(side // self.patch_size for side in ops.shape(feature_map)[1:3])
         table = self.table_at(grid)  # (2, T, 1, D/A)
-        if places is None or not training:
+        if patch_indices is None or not training:
             return table[None]
-        prefix = ops.broadcast_to(ops.arange(self.num_prefix_tokens), (ops.shape(places)[0], self.num_prefix_tokens))
-        rows = ops.concatenate([prefix, places + self.num_prefix_tokens], axis=1)  # (B, T)
+        prefix = ops.broadcast_to(
+            ops.arange(self.num_prefix_tokens), (ops.shape(patch_indices)[0], self.num_prefix_tokens)
+        )
+        rows = ops.concatenate([prefix, patch_indices + self.num_prefix_tokens], axis=1)  # (B, T)
         return ops.transpose(ops.take(table, rows, axis=1), (1, 0, 2, 3, 4))
 
     def table_at(self, grid: Any) -> Tensor:
@@ -157,11 +159,13 @@ class RotaryPositions(ConfiguredLayer):
         angles = turned + ops.cast(np.repeat([0, math.pi / 2], self.head_dim // 4), turned.dtype)
         return ops.cast(ops.stack([lengths * ops.cos(angles), lengths * ops.sin(angles)]), dtype)
 
-    def compute_output_spec(self, cut_map: Tensor, places: Tensor = None, training: bool | None = None) -> Any:
-        grid = [side // self.patch_size for side in cut_map.shape[1:3] if side is not None]
-        tokens = self.num_prefix_tokens + math.prod(grid) if len(grid) == 2 and places is None else None
+    def compute_output_spec(
+        self, feature_map: Tensor, patch_indices: Tensor = None, training: bool | None = None
+    ) -> Any:
+        grid = [side // self.patch_size for side in feature_map.shape[1:3] if side is not None]
+        tokens = self.num_prefix_tokens + math.prod(grid) if len(grid) == 2 and patch_indices is None else None
         heads = self.num_heads if self.rotary == "mixed" else 1
-        batch = 1 if places is None else None
+        batch = 1 if patch_indices is None else None
         return keras.KerasTensor((batch, 2, tokens, heads, self.head_dim), self.compute_dtype)
 
 

@@ -12,7 +12,7 @@ from keras import ops
 from keras_vit.annotations import Variable
 from keras_vit.checks import check_choice, check_number, check_positive_int
 from keras_vit.config.parts import GROUPS
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.copies import clone_graph, initialize_variables, uninitialized_variables
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.layer_access import (

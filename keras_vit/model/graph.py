@@ -11,24 +11,23 @@ import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import keras
 
 from keras_vit import layers
-from keras_vit.annotations import Pair, Shape, Tensor
-from keras_vit.checks import check_positive_int
+from keras_vit.annotations import Pair, Tensor
 from keras_vit.config.records import ADDED_POSITIONS
-from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_tiled
+from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.configurable import at_least_float32
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.norms import layer_norm
+from keras_vit.model.input_shape import known_grid, record_for, shape_to_prepare, source_of
 from keras_vit.model.vision_transformer import VisionTransformer
 
-_MOST_COLOURS = 4  # channels of a photo
 _OF_THE_ENCODER = ("num_layers", "attention", "pre_norm")  # fields of `Blocks` that no single block computes by
 
 
@@ -76,17 +75,18 @@ def build_graph(
     if config.position_injection == "stem" and config.position_embedding in ADDED_POSITIONS:
         tokens = add_positions(name="position_embedding")(tokens, feature_map)
         tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
-    tokens, facts = _patch_dropout(_registers(tokens, config), config)
+    tokens, optional = _patch_dropout(_registers(tokens, config), config)
     add_bias = functools.partial(
         layers.RelativeBias, grid, config.num_heads, config.patch_size, resize_method=bias_resize_method
     )
-    tokens, facts = _encoder(tokens, {"cut_map": feature_map, **facts}, config, grid, add_positions, add_bias)
+    optional["feature_map"] = feature_map
+    tokens, optional = _encoder(tokens, optional, config, grid, add_positions, add_bias)
     if config.distilled and config.pooling == "none" and head.classes:
         raise ValueError(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
             f"Received: classes={head.classes}. Pass include_top=False."
         )
-    outputs = _pool_and_head(tokens, config, head, facts)
+    outputs = _pool_and_head(tokens, config, head, optional.get("sizes"))
     return VisionTransformer(
         source_of(images),
         outputs,
@@ -106,25 +106,6 @@ def _positions(config: ViTConfig, grid: Pair, resize_method: str, name: str) -> 
         resize_method=resize_method,
         name=name,
     )
-
-
-def source_of(images: Tensor) -> Any:
-    """The input, or the list of inputs, that a Keras tensor comes from."""
-    sources = keras.utils.get_source_inputs(images)
-    return sources[0] if len(sources) == 1 else sources
-
-
-def shape_to_prepare(images: Tensor) -> Shape:
-    """`(H, W, C)` of what is given to the model: before layers of the user's own, if those get one image."""
-    shape: Any = getattr(source_of(images), "shape", ())
-    return (images.shape if len(shape) != 4 or shape[-1] is None else shape)[1:]
-
-
-def record_for(input_shape: Shape, record: Preprocessing) -> Preprocessing:
-    """The record for images of this shape."""
-    height, width, channels = input_shape
-    size = None if height is None or width is None else (height, width)
-    return dataclasses.replace(record.with_channels(cast(int, channels)), image_size=size)
 
 
 def _stem(x: Tensor, config: ViTConfig) -> Tensor:
@@ -150,68 +131,67 @@ def _registers(tokens: Tensor, config: ViTConfig) -> Tensor:
     return layers.RegisterTokens(config.registers, len(config.positioned_tokens), name="register_tokens")(tokens)
 
 
-def _patch_dropout(tokens: Tensor, config: ViTConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """The tokens that stay, and what blocks may ask of them."""
+def _patch_dropout(tokens: Tensor, config: ViTConfig) -> tuple[Tensor, dict[str, Any]]:
+    """The tokens that stay, and what later layers need to know of them."""
     if not config.patch_dropout_rate:
         return tokens, {}
-    tells = config.position_embedding == "relative" or (config.rotary, config.relative_bias) != ("none", "none")
-    layer = layers.PatchDropout(
-        config.patch_dropout_rate, config.num_prefix_tokens, tells_places=tells, name="patch_dropout"
-    )
-    if not tells:
+    needed = config.position_embedding == "relative" or (config.rotary, config.relative_bias) != ("none", "none")
+    sizes = (config.patch_dropout_rate, config.num_prefix_tokens)
+    layer = layers.PatchDropout(*sizes, return_indices=needed, name="patch_dropout")
+    if not needed:
         return layer(tokens), {}
-    kept, places = layer(tokens)
-    return kept, {"places": (places, tokens)}
+    kept, indices = layer(tokens)
+    return kept, {"patch_indices": (indices, tokens)}
 
 
 def _encoder(
     tokens: Tensor,
-    facts: dict[str, Tensor],
+    optional: dict[str, Any],
     config: ViTConfig,
     grid: Pair,
     add_positions: Callable[..., layers.AddPositionEmbs],
     add_bias: Callable[..., layers.RelativeBias],
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The encoded tokens, and the facts about them: each block takes those that it asks for, and adds its own."""
+) -> tuple[Tensor, dict[str, Any]]:
+    """The encoded tokens, and what is known of them: each block takes its `optional_inputs`, and adds its outputs."""
     if config.pre_norm:
         tokens = _norm(config, "pre_norm")(tokens)
+    feature_map, patches = optional["feature_map"], {}
+    if "patch_indices" in optional:
+        patches["patch_indices"] = optional["patch_indices"][0]
     shared = add_positions(name="position_embedding_shared") if config.position_injection == "blocks_shared" else None
     for index in range(config.num_layers):
         if config.position_injection != "stem":
             positions = shared or add_positions(name=f"position_embedding_{index:02}")
-            tokens = positions(tokens, facts["cut_map"])
+            tokens = positions(tokens, feature_map)
         if config.position_injection != "stem" and not index:
             tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
         block = _block(config, index, grid)
         if config.rotary == "mixed" or (config.rotary == "axial" and not index):
             name = f"rotary_positions_{index:02}" if config.rotary == "mixed" else "rotary_positions"
-            facts["rotation"] = _rotation(config, name, facts)
+            optional["rotation"] = _rotary_positions(config, name)(feature_map, **patches)
         if config.relative_bias == "blocks" or (config.relative_bias == "shared" and not index):
             name = f"relative_bias_{index:02}" if config.relative_bias == "blocks" else "relative_bias_shared"
-            facts["bias"] = add_bias(name=name)(facts["cut_map"], **_places(facts))
-        answer = block(tokens, **{name: facts[name] for name in block.asks if name in facts})
-        tokens, *told = answer if block.tells else (answer,)
-        facts |= zip(block.tells, told, strict=True)
+            optional["bias"] = add_bias(name=name)(feature_map, **patches)
+        given = {name: optional[name] for name in block.optional_inputs if name in optional}
+        if index == config.num_layers - 1 and config.num_pooled_tokens is not None:
+            given["queries"] = config.num_pooled_tokens  # the head reads no other tokens
+        outputs = block(tokens, **given)
+        tokens, *more = outputs if block.extra_outputs else (outputs,)
+        optional |= zip(block.extra_outputs, more, strict=True)
     if config.final_norm == "tokens":
         tokens = _norm(config, "encoder_norm")(tokens)
-    return tokens, facts
+    return tokens, optional
 
 
 def _norm(config: ViTConfig, name: str) -> keras.layers.Layer:
     return layer_norm(None, name, config.layer_norm_epsilon, config.norm)
 
 
-def _rotation(config: ViTConfig, name: str, facts: Mapping[str, Any]) -> Tensor:
-    """The table by which all blocks turn queries and keys, or the next one, whose learned angles are its own."""
+def _rotary_positions(config: ViTConfig, name: str) -> layers.RotaryPositions:
+    """The layer of the table by which blocks turn queries and keys; one whose angles are learned is a block's own."""
     fields = {name: getattr(config, name) for name in layers.RotaryPositions.arguments() if name in RECORD_OF}
-    layer = layers.RotaryPositions(
-        config.hidden_size // config.num_heads, num_prefix_tokens=config.num_prefix_tokens, name=name, **fields
-    )
-    return layer(facts["cut_map"], **_places(facts))
-
-
-def _places(facts: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {"places": facts["places"][0]} if "places" in facts else {}
+    width = config.hidden_size // config.num_heads
+    return layers.RotaryPositions(width, num_prefix_tokens=config.num_prefix_tokens, name=name, **fields)
 
 
 def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
@@ -221,10 +201,9 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
         "stochastic_depth_rate": config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
         "patch_size": config.patch_size,
         "num_prefix_tokens": config.num_prefix_tokens,
-        "num_output_tokens": config.num_pooled_tokens if index == config.num_layers - 1 else None,
         "relative_patches": math.prod(grid) if config.position_embedding == "relative" else None,
         "kv_heads": config.blocks.kv_heads_of(index),
-        "takes_bias": config.relative_bias != "none",
+        "use_attention_bias": config.relative_bias != "none",
         "rotary_layout": None if config.rotary == "none" else config.rotary_layout,
     }
     taken, usual = kind.arguments(), {field.name: field.default for field in dataclasses.fields(config.blocks)}
@@ -238,13 +217,14 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
     return kind(**{name: known[name] for name in taken if name in known}, name=f"block_{index:02}")
 
 
-def _pool_and_head(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tensor]) -> Tensor:
+def _pool_and_head(tokens: Tensor, config: ViTConfig, head: Head, sizes: Tensor) -> Tensor:
+    """From encoded tokens to logits, or to what the head would read."""
     x = tokens
     if config.pooling in ("token", "gap", "token_gap"):
-        sizes = {"sizes": facts["sizes"]} if config.pooling != "token" and "sizes" in facts else {}
+        counted = {"sizes": sizes} if config.pooling != "token" and sizes is not None else {}
         read = (config.pooled_indices[:1] if config.distilled else config.pooled_indices) or (0,)
         kind = (config.pooling, config.num_prefix_tokens, read, config.class_token_reduction)
-        x = layers.TokenPooling(*kind, name="pooling")(x, **sizes)  # (B, D)
+        x = layers.TokenPooling(*kind, name="pooling")(x, **counted)  # (B, D)
     elif config.pooling in ("map", "attentive"):
         x = layers.AttentionPooling(
             config.hidden_size,
@@ -300,36 +280,3 @@ def classifier(head: Head, name: str, activation: Any = None) -> keras.layers.De
     return keras.layers.Dense(
         head.classes, activation=activation, kernel_initializer="zeros", dtype=at_least_float32(), name=name
     )
-
-
-def known_grid(shape: Sequence[int | None], config: Any) -> Any:
-    return None if None in shape[:2] else config.grid(*shape[:2])
-
-
-def check_input_shape(shape: Any, config: Any) -> tuple:
-    """`shape` as ints; raises unless it is (H, W, C) with sides that are unknown or tiled by the config's patches."""
-    if not isinstance(shape, (tuple, list)) or len(shape) != 3:
-        raise ValueError(f"`input_shape` must be (H, W, C).\nReceived: input_shape={shape!r}.")
-    _check_channels_last(shape, config)
-    sides = [side if side is None else check_positive_int("input_shape", side) for side in shape[:2]]
-    shape = (*sides, check_positive_int("input_shape", shape[2]))
-    check_tiled("input_shape", shape, sides, config, shape[2:])
-    statistics = getattr(config, "pixel_statistics", None)
-    if statistics is not None and len(statistics[0]) != shape[2]:
-        raise ValueError(
-            "`input_shape` must have as many channels as the model has statistics of pixels, by which it normalises "
-            f"them itself.\nReceived: input_shape={shape}, {len(statistics[0])} means. Pass "
-            f"{(*sides, len(statistics[0]))}, and repeat the channel of grey images."
-        )
-    return shape
-
-
-def _check_channels_last(shape: Any, config: Any) -> None:
-    """Refuses (3, 64, 64) in words that help, unless patches of so few pixels make it an image of many channels."""
-    height, width, channels = shape
-    last = channels is None or (isinstance(channels, int) and channels > _MOST_COLOURS)
-    if last and height in range(1, _MOST_COLOURS + 1) and height % config.stride:
-        raise ValueError(
-            "`input_shape` must be (H, W, C), with the channels last.\n"
-            f"Received: input_shape={tuple(shape)}. Pass {(width, channels, height)}."
-        )

@@ -18,7 +18,7 @@ from keras_vit.checks import check_choice, check_process
 from keras_vit.config.heads import DEFAULT_HEAD, WITH_HEAD, OutputSpec
 from keras_vit.images.preprocessing import Preprocessing, is_uint8, scale_uint8
 from keras_vit.keras_private import is_written_to_hdf5
-from keras_vit.layers.sublayers import Unfreezable, flatten_layers, freeze_inside
+from keras_vit.layers.configurable import Unfreezable, flatten_layers, freeze_inside
 from keras_vit.model.input_checks import (
     as_uint8,
     assert_static_size,

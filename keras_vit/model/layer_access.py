@@ -18,9 +18,8 @@ from keras_vit.annotations import Tensor, Variable
 from keras_vit.config.heads import HEADS, UNITS
 from keras_vit.config.parts import INPUT, Part
 from keras_vit.layers import AddPositionEmbs, AxialBlock, RelativeBias, RotaryPositions, TransformerBlock
-from keras_vit.layers.configurable import ConfiguredLayer
+from keras_vit.layers.configurable import ConfiguredLayer, flatten_layers
 from keras_vit.layers.norms import RMSNorm
-from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.version import __version__
 
 # Names of this package's layers that are instances of Keras' own classes.

@@ -12,9 +12,9 @@ from keras_vit import layers
 from keras_vit.annotations import Tensor
 from keras_vit.config.constraints import FieldConstraint
 from keras_vit.config.vit import ViTConfig
-from keras_vit.model.graph import record_for
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_access import user_operations
+from keras_vit.model.input_shape import record_for
+from keras_vit.model.layer_access import encoder_blocks, user_operations
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 
@@ -137,12 +137,12 @@ def _outputs(model: VisionTransformer, inputs: dict[str, Tensor]) -> Tensor:
     x = layers.PatchColumn(model.config.patch_size, name="patch_column")(inputs["patches"])  # (B, N P, P, C)
     for layer in model.layers:
         if not isinstance(layer, keras.layers.InputLayer):
-            x = layer(x, **_beside(layer, inputs["grids"], there, bias))
+            x = layer(x, **_optional(layer, inputs["grids"], there, bias), **_queries(model, layer))
     return x if model.config.pooling != "none" else layers.ZeroPadding(name="zero_padding")(x, there)
 
 
-def _beside(layer: Any, grids: Tensor, there: Tensor, bias: Tensor) -> dict[str, Tensor]:
-    """What a layer is told beside the tokens."""
+def _optional(layer: Any, grids: Tensor, there: Tensor, bias: Tensor) -> dict[str, Tensor]:
+    """What a layer takes beside the tokens."""
     if isinstance(layer, layers.AddPositionEmbs):
         return {"grids": grids}
     if isinstance(layer, (layers.TransformerBlock, layers.AttentionPooling)):
@@ -150,3 +150,9 @@ def _beside(layer: Any, grids: Tensor, there: Tensor, bias: Tensor) -> dict[str,
     if isinstance(layer, layers.TokenPooling) and layer.kind in ("gap", "token_gap"):
         return {"sizes": there}
     return {}
+
+
+def _queries(model: VisionTransformer, layer: Any) -> dict[str, Any]:
+    """How many tokens the last block computes, as in `model`."""
+    count = model.config.num_pooled_tokens
+    return {"queries": count} if count is not None and layer is encoder_blocks(model)[-1] else {}

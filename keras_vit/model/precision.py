@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import keras
 
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.freezing import merge_lora
 from keras_vit.model.image_model import ImageModel

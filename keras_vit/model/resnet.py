@@ -12,10 +12,10 @@ from keras_vit import layers
 from keras_vit.annotations import Tensor
 from keras_vit.config.variants import ResNetConfig
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.layers.bit import NORM_EPSILON
-from keras_vit.layers.resnet_stem import group_norm
-from keras_vit.model.graph import Head, classifier, record_for, shape_to_prepare, source_of
+from keras_vit.layers.resnet import BIT_EPSILON, group_norm
+from keras_vit.model.graph import Head, classifier
 from keras_vit.model.image_model import ImageModel
+from keras_vit.model.input_shape import record_for, shape_to_prepare, source_of
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -59,7 +59,7 @@ def wire_resnet(
         preprocessing: the record that belongs to the weights; by default BiT's.
     """
     x = _stages(layers.BiTRoot(config.width, name="resnet_root")(images), config)  # (B, h, w, D)
-    x = group_norm(None, "resnet_norm", epsilon=NORM_EPSILON)(x)
+    x = group_norm(None, "resnet_norm", epsilon=BIT_EPSILON)(x)
     x = keras.layers.Activation("relu", name="resnet_relu")(x)
     x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", name="pooling")(x)  # (B, D)
     if head.classes:

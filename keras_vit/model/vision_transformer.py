@@ -13,7 +13,7 @@ from keras_vit import layers
 from keras_vit.annotations import Tensor
 from keras_vit.config.parts import PART_FIELDS
 from keras_vit.config.vit import ViTConfig
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.image_model import ImageModel, check_takes_images
 from keras_vit.model.layer_access import (
     bias_layers,

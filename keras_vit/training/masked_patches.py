@@ -254,7 +254,7 @@ def _network(model: Any, target: str, corruption: keras.layers.Layer) -> tuple[T
     embedding, hidden = patch_embedding(model), []
 
     def call(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
-        if getattr(layer, "num_output_tokens", None) is not None:
+        if kwargs.pop("queries", None) or getattr(layer, "num_output_tokens", None):
             return _EveryToken(layer, dtype=layer.dtype_policy, name="every_token")(*args, **kwargs)
         outputs = layer(*args, **kwargs)
         if layer is not embedding:
@@ -308,7 +308,7 @@ class _EveryToken(keras.layers.Layer):
             return self.block.every_token(tokens, training, **dict(zip(optional, tensors, strict=True)))
 
         compute = rematerialized(self.block, compute) if training and self.block.rematerialize else compute
-        return compute(self.block.in_our_dtype(tokens), *optional.values())
+        return compute(self.block.cast_input(tokens), *optional.values())
 
     def compute_output_spec(self, tokens: Tensor, **optional: Any) -> Any:
         return keras.KerasTensor(tokens.shape, self.compute_dtype)

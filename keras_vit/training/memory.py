@@ -14,12 +14,12 @@ import ml_dtypes
 import numpy as np
 import psutil
 
+from keras_vit import kernels
 from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int
-from keras_vit.kernels import chunked_attention as blockwise
-from keras_vit.kernels import jax_gpu as fused
+from keras_vit.kernels.chunked_attention import is_worthwhile
 from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.layers.tokens import kept_patches
 from keras_vit.model.layer_access import dense_parts, encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
@@ -33,7 +33,7 @@ _COPIES_OF_A_DIVIDED_BATCH = 4  # of its images: as they came, filled up, and cu
 # Numbers kept for one example and block: times T * D, T * M and A * T * T.
 _KEPT = (6.75, 1.65, 0.15)  # by TensorFlow with `keras_vit.kernels.tensorflow_training`
 _KEPT_BY_XLA = (9, 3, 1)
-_KEPT_BY_NAME = (7, 1, 0)  # of a block that is not being computed, where `fused.keeps_less`
+_KEPT_BY_NAME = (7, 1, 0)  # of a block that is not being computed, where `kernels.checkpoint`
 _KEPT_BY_DROPOUT = (5.5, 3.2, 0)  # more, where there is dropout
 _KEPT_BY_ATTENTION_DROPOUT = (0, 0, 3.5)
 _KEPT_BY_LORA_IN_MLP = (1.5, 4.5, 0)  # more, since plain gradients keep all of GELU
@@ -245,7 +245,7 @@ def _activations(model: Any, batch: int, micro_batches: int) -> int:
     numbers = max(kept)  # while one block is computed, all that is in it
     if model.config.rematerialize and learning:
         numbers += 2 * max(kept) + len(learning) * _tokens(model) * model.config.hidden_size
-    elif learning and fused.keeps_less():
+    elif learning and kernels.select("checkpoint", training=True).name != "plain":
         tokens, config = _tokens(model), model.config
         sizes = (tokens * config.hidden_size, tokens * config.mlp_dim * (1 + config.gated_mlp), 0)
         numbers += len(learning) * sum(factor * size for factor, size in zip(_KEPT_BY_NAME, sizes, strict=True))
@@ -269,7 +269,7 @@ def _kept(model: Any, block: Any) -> float:
 
 def _kept_by(model: Any, block: Any, tokens: int, keys: int) -> float:
     """Numbers that a block keeps of one example, where each token attends to so many keys."""
-    if block.num_output_tokens is not None:
+    if model.config.num_pooled_tokens is not None and block is encoder_blocks(model)[-1]:
         return _KEPT_BY_KEYS_AND_VALUES * tokens * block.hidden_size
     factors = [_KEPT_BY_XLA if model.jit_compile else _KEPT]
     factors += [_KEPT_BY_DROPOUT] if block.dropout_rate else []
@@ -280,7 +280,7 @@ def _kept_by(model: Any, block: Any, tokens: int, keys: int) -> float:
     factors += [_KEPT_BY_LORA_IN_ATTENTION] if "attention" in adapted else []
     factors += [_KEPT_BY_ATTENTION_DROPOUT] if block.attention_dropout_rate else []
     weights = block.num_heads * tokens * keys
-    if block.relative_patches is None and blockwise.applies(keys, keys):
+    if block.relative_patches is None and is_worthwhile(keys, keys):
         weights = 0
     sizes = (tokens * block.hidden_size, tokens * block.mlp_dim, weights)
     return sum(factor * size for row in factors for factor, size in zip(row, sizes, strict=True))

@@ -7,8 +7,8 @@ from keras import ops
 from kinds import KINDS, model_of, photos
 
 import keras_vit
+from keras_vit import kernels
 from keras_vit.analysis.relevance import weights_and_gradients
-from keras_vit.kernels.capture import watching
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
@@ -25,7 +25,7 @@ def test_gradients_are_those_of_finite_differences(kind):
         def score(sign, place=place, direction=direction):
             calls = iter(range(len(seen)))
             add = lambda layer, w: w + sign * step * direction if next(calls) == place else w  # noqa: E731
-            with watching(add):
+            with kernels.intercept_attention(add):
                 outputs = numpy(model(images, training=False)).astype("float64")
             return outputs[[0, 1], classes].sum()
 

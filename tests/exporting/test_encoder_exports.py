@@ -7,7 +7,7 @@ from pictures import picture
 from weights.encoder_folders import FOLDERS, built, expected
 
 import keras_vit
-from keras_vit.layers.relative_bias import RelativeBias
+from keras_vit.layers.positions import RelativeBias
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")]
 FORMATS = {"onnx": ".onnx", "litert": ".tflite", "openvino": ".xml", "saved_model": ""}

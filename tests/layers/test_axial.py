@@ -22,14 +22,14 @@ def test_each_line_is_what_a_plain_block_makes_of_it(grid):
     """So that nothing of another row, and then of another column, is seen; in any grid."""
     block, plain = make_block(), TransformerBlock(**SIZES)
     plain.build((None, None, 12))
-    x, cut_map = images(2, grid[0] * grid[1], 12), images(2, 4 * grid[0], 4 * grid[1], 3)
+    x, feature_map = images(2, grid[0] * grid[1], 12), images(2, 4 * grid[0], 4 * grid[1], 3)
     plain.set_weights(block.row.get_weights())
     rows = [numpy(plain(line)) for line in x.reshape(2, *grid, 12).transpose(1, 0, 2, 3)]  # h times (B, w, D)
     expected = np.stack(rows, axis=1)  # (B, h, w, D)
-    np.testing.assert_allclose(numpy(block.row(x, cut_map=cut_map)), expected.reshape(x.shape), atol=1e-5)
+    np.testing.assert_allclose(numpy(block.row(x, feature_map=feature_map)), expected.reshape(x.shape), atol=1e-5)
     plain.set_weights(block.column.get_weights())
     columns = [numpy(plain(line)) for line in expected.transpose(2, 0, 1, 3)]  # w times (B, h, D)
-    np.testing.assert_allclose(numpy(block(x, cut_map)), np.stack(columns, axis=2).reshape(x.shape), atol=1e-5)
+    np.testing.assert_allclose(numpy(block(x, feature_map)), np.stack(columns, axis=2).reshape(x.shape), atol=1e-5)
 
 
 def test_stochastic_depth_leaves_out_a_branch_of_whole_images():
@@ -37,7 +37,7 @@ def test_stochastic_depth_leaves_out_a_branch_of_whole_images():
     for half in (block.row, block.column):
         half.mlp.set_weights([0 * weight for weight in half.mlp.get_weights()])
     x = images(64, 15, 12)
-    moved = np.abs(numpy(block.row(x, cut_map=images(64, 12, 20, 3), training=True)) - x).max(axis=2) > 0  # (B, N)
+    moved = np.abs(numpy(block.row(x, feature_map=images(64, 12, 20, 3), training=True)) - x).max(axis=2) > 0  # (B, N)
     assert (moved.all(axis=1) | ~moved.any(axis=1)).all()  # never some rows of an image alone
     assert 0 < moved.all(axis=1).mean() < 0.6
 

@@ -6,9 +6,9 @@ import pytest
 from conftest import images, numpy
 from keras import ops
 
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.layers.dropout import Dropout, current_place, images_of_batch, uniform
 from keras_vit.layers.encoder import TransformerBlock
-from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.layers.tokens import PatchDropout
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends see whole batches")

@@ -101,13 +101,18 @@ def test_layer_scale_of_ones_is_a_plain_block_and_any_is_one_of_other_kernels():
 
 @pytest.mark.parametrize(
     ("fields", "free"),
-    [({}, True), ({"takes_bias": True}, True), ({"rotary_layout": "half"}, False), ({"qk_norm": "head"}, False)],
+    [
+        ({}, True),
+        ({"use_attention_bias": True}, True),
+        ({"rotary_layout": "half"}, False),
+        ({"qk_norm": "head"}, False),
+    ],
 )
 def test_bias_of_the_key_is_free_unless_keys_are_turned_or_normed(fields, free):
     """Softmax does not see what all logits of a query have more; so BEiT and DINOv3 leave this bias out."""
     block, x = make_block(**fields), images(2, 7, 12)
     angles = images(7, 1, 4)
-    known = {"bias": images(1, 3, 7, 7)} if "takes_bias" in fields else {}
+    known = {"bias": images(1, 3, 7, 7)} if "use_attention_bias" in fields else {}
     known |= {"rotation": np.stack([np.cos(angles), np.sin(angles)])[None]} if "rotary_layout" in fields else {}
     before = numpy(block(x, **known))
     block.attention.key.bias.assign(images(12, seed=6))
@@ -118,10 +123,11 @@ def test_bias_of_the_key_is_free_unless_keys_are_turned_or_normed(fields, free):
 @pytest.mark.parametrize("where", ["pre", "post"])
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_block_of_the_first_tokens_gives_the_same_numbers(count, where):
-    block, short = make_block(norm_position=where), make_block(num_output_tokens=count, norm_position=where)
+    block, short = make_block(norm_position=where), make_block(norm_position=where, num_output_tokens=count)
     x = images(2, 7, 12)
     assert [w.path.split("/", 1)[1] for w in short.weights] == [w.path.split("/", 1)[1] for w in block.weights]
-    np.testing.assert_allclose(numpy(short(x)), numpy(block(x))[:, :count], atol=1e-6)
+    np.testing.assert_allclose(numpy(block(x, queries=count)), numpy(block(x))[:, :count], atol=1e-6)
+    np.testing.assert_array_equal(numpy(short(x)), numpy(block(x, queries=count)))  # as files of 0.6 have it
 
 
 def test_stochastic_depth_drops_whole_branches_of_single_examples():

@@ -7,8 +7,8 @@ import tensorflow as tf
 from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
+from keras_vit import kernels
 from keras_vit.config.position_tables import RESIZE_METHODS, resize_pos_embed, sincos2d
-from keras_vit.kernels.capture import watching
 from keras_vit.layers import AddPositionEmbs, MultiHeadAttention, RelativePositions, TransformerBlock
 from keras_vit.training.optimizers import layer_multipliers
 
@@ -32,21 +32,21 @@ def test_positions_are_added():
 def test_positions_resized_in_the_layer_equal_those_resized_in_numpy(method, grid):
     layer = make_positions(resize_method=method)
     x = images(2, 1 + grid[0] * grid[1], 8)
-    cut_map = images(2, 4 * grid[0], 4 * grid[1], 3)
+    feature_map = images(2, 4 * grid[0], 4 * grid[1], 3)
     table = resize_pos_embed(numpy(layer.table), grid, (3, 5), method=method)
-    np.testing.assert_allclose(numpy(layer(x, cut_map)), x + table, atol=1e-6)
+    np.testing.assert_allclose(numpy(layer(x, feature_map)), x + table, atol=1e-6)
     np.testing.assert_array_equal(layer.table_at(grid), table)
 
 
 @pytest.mark.parametrize("method", RESIZE_METHODS)
 def test_native_grid_needs_no_resize(method):
     """Bitwise, also in a graph that takes any size."""
-    layer, x, cut_map = make_positions(resize_method=method), images(2, 16, 8), images(2, 12, 20, 3)
+    layer, x, feature_map = make_positions(resize_method=method), images(2, 16, 8), images(2, 12, 20, 3)
     any_size = tf.function(
         layer, input_signature=[tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, None, None, 3))]
     )
     np.testing.assert_array_equal(layer.table_at((3, 5)), numpy(layer.table))
-    for found in (layer(x, cut_map), any_size(x, cut_map)):
+    for found in (layer(x, feature_map), any_size(x, feature_map)):
         np.testing.assert_array_equal(numpy(found), numpy(layer(x)))
 
 
@@ -70,8 +70,8 @@ def test_positions_refuse_what_they_cannot_place():
         make_positions(size=7, kind="learned2d")
     with pytest.raises(ValueError, match="hidden_size=9"):
         make_tiny(position_embedding="learned2d", hidden_size=9, num_heads=3)
-    with pytest.raises(ValueError, match="num_output_tokens=1"):
-        TransformerBlock(12, 3, 17, num_output_tokens=1, relative_patches=6)
+    with pytest.raises(ValueError, match="relative_patches=6"):
+        TransformerBlock(12, 3, 17, relative_patches=6)(images(1, 6, 12), queries=1)
 
 
 @pytest.mark.parametrize("prefix", [0, 2])
@@ -94,10 +94,10 @@ def test_positions_in_2d_share_columns_and_rows(prefix):
 def test_positions_in_2d_resize_as_the_table_that_they_make(method):
     layer = make_positions(kind="learned2d", resize_method=method)
     randomise(layer)
-    x, cut_map = images(2, 1 + 4 * 3, 8), images(2, 16, 12, 3)
+    x, feature_map = images(2, 1 + 4 * 3, 8), images(2, 16, 12, 3)
     whole = resize_pos_embed(layer.table_at((3, 5)), (4, 3), (3, 5), method=method)  # separable, so the same
     np.testing.assert_allclose(layer.table_at((4, 3)), whole, atol=2e-6)
-    np.testing.assert_allclose(numpy(layer(x, cut_map)), x + whole, atol=2e-6)
+    np.testing.assert_allclose(numpy(layer(x, feature_map)), x + whole, atol=2e-6)
 
 
 def make_relative(num_patches=6, prefix=1, heads=3, width=4):
@@ -208,9 +208,11 @@ def test_relative_positions_know_the_places_of_patches_that_stay():
     kept = np.concatenate([np.tile(np.arange(prefix), (2, 1)), prefix + places], axis=1)
     mask = np.zeros((2, 1, 1, prefix + count), "float32")
     np.put_along_axis(mask, kept[:, None, None], 1, axis=-1)
-    with watching(lambda layer, weights: weights * mask / keras.ops.sum(weights * mask, -1, keepdims=True)):
+    with kernels.intercept_attention(
+        lambda layer, weights: weights * mask / keras.ops.sum(weights * mask, -1, keepdims=True)
+    ):
         every = numpy(block(tokens))
-    some = numpy(block(np.take_along_axis(tokens, kept[..., None], 1), places=places, training=True))
+    some = numpy(block(np.take_along_axis(tokens, kept[..., None], 1), patch_indices=places, training=True))
     np.testing.assert_allclose(some, np.take_along_axis(every, kept[..., None], 1), atol=2e-6)
 
 
@@ -222,14 +224,14 @@ def test_relative_positions_behind_patch_dropout_are_those_of_the_images_size(sh
     block, dropout = model.get_layer("block_00"), model.get_layer("patch_dropout")
     tokens = images(2, 15, 12, seed=3)
     kept, places = (numpy(each) for each in dropout(tokens, training=True))
-    found = numpy(block(kept, training=True, places=(places, tokens)))
+    found = numpy(block(kept, training=True, patch_indices=(places, tokens)))
     resized = TransformerBlock(12, 3, 17, relative_patches=15)
     resized.build((None, None, 12))
     values = [numpy(w) for w in block.weights]
     at = [w.path.endswith("relative/table") for w in block.weights].index(True)
     values[at] = block.attention.relative.weights_at(15)["table"]
     resized.set_weights(values)
-    expected = numpy(resized(kept, training=True, places=places))
+    expected = numpy(resized(kept, training=True, patch_indices=places))
     np.testing.assert_allclose(found, expected, atol=5e-5)  # the table is resized in float32, here in float64
     small = images(3, 12, 20, 3)
     model.input_spec = keras.InputSpec(shape=(None, None, None, 3))  # as training with growing images has it

@@ -44,11 +44,11 @@ def test_every_pair_reads_the_row_of_its_offset_and_the_class_token_its_own():
     expected = by_pairs(numpy(layer.table), (3, 5))
     np.testing.assert_array_equal(numpy(layer(pictures(3, 5)))[0], expected.astype("float32"))
     places = np.array([[4, 0, 14], [7, 8, 2]])
-    some = numpy(layer(pictures(3, 5), places=places, training=True))
+    some = numpy(layer(pictures(3, 5), patch_indices=places, training=True))
     for example, kept in enumerate(places):
         tokens = [0, *(kept + 1)]
         np.testing.assert_array_equal(some[example], expected[:, tokens][:, :, tokens].astype("float32"))
-    assert numpy(layer(pictures(3, 5), places=places)).shape == (1, 2, 16, 16)  # else every patch is there
+    assert numpy(layer(pictures(3, 5), patch_indices=places)).shape == (1, 2, 16, 16)  # else every patch is there
 
 
 def progression(new, old):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
-from keras_vit.kernels.capture import recording
+from keras_vit import kernels
 from keras_vit.layers import RotaryPositions, TransformerBlock
 from keras_vit.layers.rotary import rotated
 
@@ -96,9 +96,9 @@ def test_learned_frequencies_begin_as_axes_at_right_angles_for_each_head():
 
 def test_places_pick_the_rows_of_the_patches_that_stay():
     layer, places = make_rotary("dinov3"), np.array([[14, 0, 3], [7, 8, 1]])
-    whole, cut_map = numpy(layer(images(2, 12, 20, 3))), images(2, 12, 20, 3)
-    np.testing.assert_array_equal(numpy(layer(cut_map, places=places, training=False)), whole)
-    kept = numpy(layer(cut_map, places=places, training=True))
+    whole, feature_map = numpy(layer(images(2, 12, 20, 3))), images(2, 12, 20, 3)
+    np.testing.assert_array_equal(numpy(layer(feature_map, patch_indices=places, training=False)), whole)
+    kept = numpy(layer(feature_map, patch_indices=places, training=True))
     for example, row in enumerate(places):
         np.testing.assert_array_equal(kept[example, :, PREFIX:], whole[0][:, PREFIX + row])
         np.testing.assert_array_equal(kept[example, :, :PREFIX], whole[0][:, :PREFIX])
@@ -110,22 +110,24 @@ def test_block_equals_float64_in_each_of_its_ways(rule):
     layer, x, width = make_rotary(rule), images(2, PREFIX + 15, HEADS * HEAD), HEADS * HEAD
     rotation, slopes = layer(images(1, 12, 20, 3)), []
     frequencies = np.asarray(layer.frequencies, "float64") if layer.weights else None
-    for switches in ({}, {"rematerialize": True}, {"num_output_tokens": 1}):
+    for switches, queries in (({}, None), ({"rematerialize": True}, None), ({}, 1)):
         block = TransformerBlock(width, HEADS, 17, rotary_layout=layer.rotary_layout, **switches)
         block.build((None, None, width))
         randomise(block)
         turn = functools.partial(oracle.turned, grid=(3, 5), rule=RULES[rule], frequencies=frequencies)
         expected = oracle.block(x.astype("float64"), oracle.weights_of(block), HEADS, turned=turn)
-        shown = expected[:, : block.num_output_tokens]
+        shown = expected[:, :queries]
         for training in (False, True):
-            np.testing.assert_allclose(numpy(block(x, rotation=rotation, training=training)), shown, atol=4e-6)
-        with recording() as seen:
-            np.testing.assert_allclose(numpy(block(x, rotation=rotation)), expected, atol=4e-6)
+            np.testing.assert_allclose(
+                numpy(block(x, rotation=rotation, training=training, queries=queries)), shown, atol=4e-6
+            )
+        with kernels.record_attention() as seen:
+            np.testing.assert_allclose(numpy(block(x, rotation=rotation, queries=queries)), expected, atol=4e-6)
         np.testing.assert_allclose(numpy(seen[0][1]).sum(-1), 1, atol=1e-5)
         with tf.GradientTape() as tape:
             tape.watch(weights := [weight.value for weight in (*block.trainable_weights, *layer.weights)])
             again = layer(images(1, 12, 20, 3))
-            loss = tf.reduce_sum(block(x, rotation=again, training=True)[:, :1] ** 2)
+            loss = tf.reduce_sum(block(x, rotation=again, training=True, queries=queries)[:, :1] ** 2)
         slopes.append([numpy(slope) for slope in tape.gradient(loss, weights)])
     for other in slopes[1:]:
         for one, two in zip(slopes[0], other, strict=True):
@@ -144,12 +146,12 @@ def test_angles_stay_in_float32_under_mixed_precision():
     assert layer.compute_dtype == "float32"
     seen = []
     block = half.get_layer("block_01")
-    call, block._compute = (
-        block._compute,
+    call, block.forward = (
+        block.forward,
         lambda *given, **others: seen.append((given, others)) or call(*given, **others),
     )
     np.testing.assert_allclose(numpy(half(x)), numpy(model(x)), atol=0.1)
-    ((tokens,), others), *_ = seen
+    ((tokens, *_), others), *_ = seen
     assert (tokens.dtype, others["rotation"].dtype) == ("bfloat16", "float32")
 
 

@@ -7,7 +7,7 @@ from conftest import images, make_tiny, numpy
 
 import keras_vit
 from keras_vit.exporting.formats import PRECISIONS
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.precision import in_precision, is_quantized
 

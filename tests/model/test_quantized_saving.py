@@ -8,7 +8,7 @@ import pytest
 from conftest import images, make_tiny, numpy
 
 import keras_vit
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model import image_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")

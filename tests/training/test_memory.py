@@ -7,7 +7,7 @@ import pytest
 from conftest import make_tiny, run_python
 
 import keras_vit
-from keras_vit.kernels import chunked_attention as blockwise
+from keras_vit.kernels import chunked_attention
 from keras_vit.model.freezing import add_lora, freeze
 from keras_vit.training.memory import check_memory, estimate_memory, largest_micro_batch
 
@@ -95,7 +95,7 @@ def test_what_makes_training_cheaper_lowers_the_estimate(small, monkeypatch):
     assert 0.45 < activations(patch_dropout_rate=0.5) / plain < 0.55  # 99 of 197 tokens, and the whole image
     assert activations(dropout_rate=0.1) > 1.3 * plain
     assert activations(attention_dropout_rate=0.1) > 1.1 * plain
-    monkeypatch.setattr(blockwise, "FROM", 0)
+    monkeypatch.setattr(chunked_attention, "MIN_WEIGHTS", 0)
     assert activations(attention_dropout_rate=0.1) == activations() < plain  # no weights are kept
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit import kernels
 from keras_vit.annotations import Tensor
 from keras_vit.exporting.model_function import pixel_module
 from keras_vit.exporting.report import Runtime
@@ -22,7 +23,6 @@ from keras_vit.exporting.serving_inputs import (
     target_size,
 )
 from keras_vit.exporting.spec import ExportSpec
-from keras_vit.kernels.jax_gpu import portable
 from keras_vit.silence import silence
 
 PRECISIONS: tuple[str, ...] = ("float32", "bfloat16", "float16", "int8")
@@ -43,7 +43,7 @@ def write(spec: ExportSpec, place: Path) -> None:
     images = tf.TensorSpec((None, *target_size(spec), spec.channels), tf.float32, "images")
     network = tf.function(module.answers, input_signature=[images], autograph=False, jit_compile=spec.jit_compile)
     kept = tf.Module()
-    with portable():
+    with kernels.use("portable"):
         kept.weights = list(
             network.get_concrete_function().variables
         )  # without layers, so that no object of Keras is written

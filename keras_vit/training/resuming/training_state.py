@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Variable
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.replicated_model import num_replicas
 from keras_vit.model.training_step import num_batch_shards
 from keras_vit.training.resuming.coordination import processes

@@ -8,8 +8,10 @@ from typing import Any, cast
 import keras
 from keras import ops
 
+from keras_vit import kernels
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_int
+from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.encoder import TransformerBlock
 
 
@@ -32,7 +34,7 @@ class MergingBlock(TransformerBlock):
         sizes: `(B, T, 1)`, patches in each token; 1 for each by default.
 
     Returns:
-        Tokens `(B, T - r, D)`, or `(B, k, D)` with `num_output_tokens`, and their sizes.
+        Tokens `(B, T - r, D)`, or `(B, k, D)` of k queries, and their sizes.
 
     Raises:
         ValueError: for `rematerialize` or `relative_patches`, and when it is built, if T is unknown.
@@ -47,17 +49,22 @@ class MergingBlock(TransformerBlock):
         ((2, 5, 12), (2, 5, 1))
     """
 
-    asks: tuple[str, ...] = ("sizes",)
-    tells: tuple[str, ...] = ("sizes",)
+    extra_outputs: tuple[str, ...] = ("sizes",)
 
     def __init__(self, hidden_size: int, num_heads: int, mlp_dim: int, merged_tokens: int = 0, **kwargs: Any) -> None:
         super().__init__(hidden_size, num_heads, mlp_dim, **kwargs)
+        self.optional_inputs = ("sizes",)
         self.merged_tokens = check_int("merged_tokens", merged_tokens, 0)
-        if self.rematerialize or self.relative_patches is not None or self.rotary_layout is not None or self.takes_bias:
+        if (
+            self.rematerialize
+            or self.relative_patches is not None
+            or self.rotary_layout is not None
+            or self.use_attention_bias
+        ):
             raise ValueError(
                 "a block that merges tokens has neither `rematerialize` nor relative or rotary positions.\n"
                 f"Received: rematerialize={self.rematerialize}, relative_patches={self.relative_patches}, "
-                f"rotary_layout={self.rotary_layout!r}, takes_bias={self.takes_bias}."
+                f"rotary_layout={self.rotary_layout!r}, use_attention_bias={self.use_attention_bias}."
             )
 
     def build(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> None:
@@ -69,18 +76,19 @@ class MergingBlock(TransformerBlock):
         super().build(tokens_shape)
 
     def call(  # type: ignore[override]  # takes no rotation
-        self, tokens: Tensor, training: bool | None = None, sizes: Tensor = None
+        self, tokens: Tensor, training: bool | None = None, queries: int | None = None, sizes: Tensor = None
     ) -> tuple[Tensor, Tensor]:
-        tokens, sizes = self.in_our_dtype(tokens), self.in_our_dtype(sizes)
+        tokens, sizes, count = self.cast_input(tokens), self.cast_input(sizes), queries or self.num_output_tokens
         sizes = ops.ones_like(tokens[..., :1]) if sizes is None else sizes
-        x, kept = self.normed(tokens, training), self.num_output_tokens
-        mixed, keys = self.attention.with_sizes(x, sizes, None if kept is None else x[:, :kept], training)
-        if kept is not None:
-            tokens, sizes = tokens[:, :kept], sizes[:, :kept]
-        tokens = self.add_attention(tokens, mixed, training)
-        if kept is None:
+        norm_1, norm_2 = self.norms_before
+        x = norm_1(tokens, training=training)
+        x, keys = sized_attention(self.attention, x, sizes, None if count is None else x[:, :count], training)
+        if count is not None:
+            tokens, sizes = tokens[:, :count], sizes[:, :count]
+        tokens = tokens + self.end(1, x, training)
+        if count is None:
             tokens, sizes = merged(tokens, sizes, keys, self._count(tokens.shape[1]), self.num_prefix_tokens)
-        return self.add_mlp(tokens, training), sizes
+        return tokens + self.end(2, kernels.after_norm(norm_2, self.mlp, tokens, training), training), sizes
 
     def _count(self, num_tokens: int) -> int:
         return min(self.merged_tokens, (num_tokens - self.num_prefix_tokens) // 2)
@@ -89,6 +97,33 @@ class MergingBlock(TransformerBlock):
         batch, num_tokens = tokens_shape[0], cast(int, tokens_shape[1])
         left = self.num_output_tokens or num_tokens - self._count(num_tokens)
         return (batch, left, self.hidden_size), (batch, left, 1)
+
+    def compute_output_spec(self, tokens: Tensor, queries: int | None = None, **optional: Any) -> Any:
+        (batch, count, size), _ = self.compute_output_shape(tokens.shape)
+        shapes = ((batch, queries or count, size), (batch, queries or count, 1))
+        return tuple(keras.KerasTensor(shape, self.compute_dtype) for shape in shapes)
+
+
+def sized_attention(
+    attention: MultiHeadAttention, tokens: Tensor, sizes: Tensor, queries: Tensor = None, training: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention of tokens that stand for several each, and count as many times (arXiv:2210.09461, eq. 1).
+
+    Args:
+        attention: the layer.
+        tokens: `(B, T, D)`.
+        sizes: `(B, T, 1)`, how many each stands for.
+        queries: `(B, Q, D)`; `tokens` themselves if not given.
+        training: whether weights are dropped.
+
+    Returns:
+        `(B, Q, D)`, and the mean of the keys over the heads, `(B, T, D/A)`.
+    """
+    tokens, queries = (attention.cast_input(tensor) for tensor in (tokens, queries))
+    query, key, value = attention.heads(*attention.project(tokens, queries))
+    counts = ops.transpose(ops.cast(sizes, "float32"), (0, 2, 1))[:, None]  # (B, 1, 1, T)
+    mixed = kernels.dot_product_attention(query, key, value, ops.log(counts), attention.dropout, training, attention)
+    return attention.join(mixed, training), ops.mean(ops.transpose(key, (0, 2, 1, 3)), 1)
 
 
 def merged(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, num_prefix_tokens: int) -> tuple[Tensor, Tensor]:

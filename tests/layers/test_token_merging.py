@@ -6,7 +6,7 @@ from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
 from keras_vit.layers import MergingBlock, MultiHeadAttention, TransformerBlock
-from keras_vit.layers.token_merging import merged
+from keras_vit.layers.kinds.token_merging import merged, sized_attention
 from keras_vit.weights.read import CheckpointError
 
 SIZES = {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17}
@@ -46,7 +46,7 @@ def test_token_of_several_patches_attends_as_often_as_they_would():
     randomise(layer)
     tokens, sizes = images(1, 4, 12), np.array([1, 3, 2, 1])
     whole = numpy(layer(np.repeat(tokens, sizes, axis=1)))
-    found, keys = layer.with_sizes(tokens, sizes[None, :, None].astype("float32"))
+    found, keys = sized_attention(layer, tokens, sizes[None, :, None].astype("float32"))
     np.testing.assert_allclose(numpy(found), whole[:, [0, 1, 4, 6]], atol=1e-5)
     assert keys.shape == (1, 4, 4)
 
@@ -54,12 +54,12 @@ def test_token_of_several_patches_attends_as_often_as_they_would():
 @pytest.mark.parametrize(("kept", "where"), [(None, "pre"), (1, "pre"), (1, "post")])
 def test_block_that_merges_nothing_is_a_plain_block(kept, where):
     kinds = TransformerBlock, MergingBlock
-    plain, block = (kind(**SIZES, num_output_tokens=kept, norm_position=where) for kind in kinds)
+    plain, block = (kind(**SIZES, norm_position=where) for kind in kinds)
     for each in (plain, block):
         each.build((None, 9, 12))
     block.set_weights(randomise(plain).get_weights())
-    tokens, sizes = block(images(2, 9, 12))
-    np.testing.assert_allclose(numpy(tokens), numpy(plain(images(2, 9, 12))), atol=1e-5)
+    tokens, sizes = block(images(2, 9, 12), queries=kept)
+    np.testing.assert_allclose(numpy(tokens), numpy(plain(images(2, 9, 12), queries=kept)), atol=1e-5)
     np.testing.assert_array_equal(numpy(sizes), np.ones((2, kept or 9, 1)))
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit import kernels
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice
 from keras_vit.config.parts import inside
-from keras_vit.layers.configurable import CompositeLayer, rematerialized
+from keras_vit.layers.configurable import CompositeLayer, recomputed
 from keras_vit.layers.encoder import TransformerBlock
 from keras_vit.layers.norms import NORM_EPSILON
 
@@ -26,11 +27,11 @@ class AxialHalfBlock(TransformerBlock):
     Args:
         axis: `"row"` or `"column"`.
         patch_size: P, side of a patch in pixels of the map that the patches were cut from.
-        **kwargs: as `TransformerBlock`, without `num_output_tokens` and relative positions.
+        **kwargs: as `TransformerBlock`, without relative positions.
 
     Call arguments:
         tokens: `(B, N, D)`, patches in reading order.
-        cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
+        feature_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
 
     Returns:
         `(B, N, D)`.
@@ -46,37 +47,36 @@ class AxialHalfBlock(TransformerBlock):
                 "axial attention computes every token, and has no relative positions.\n"
                 f"Received: num_output_tokens={self.num_output_tokens}, relative_patches={self.relative_patches}."
             )
-        self.axis = axis
-        self.patch_size = patch_size
+        self.keep(locals())
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
         return tuple(name for name in super().arguments() if name not in _NOT_AXIAL)
 
     def call(  # type: ignore[override]  # takes no rotation
-        self, tokens: Tensor, training: bool | None = None, cut_map: Tensor = None
+        self, tokens: Tensor, training: bool | None = None, feature_map: Tensor = None
     ) -> Tensor:
-        height, width = (side // self.patch_size for side in ops.shape(cut_map)[1:3])
-        compute = functools.partial(self._compute_grid, height=height, width=width)
-        if training and self.rematerialize:
-            return rematerialized(self, compute)(tokens)
-        return compute(tokens, training)
+        height, width = (side // self.patch_size for side in ops.shape(feature_map)[1:3])
+        compute = functools.partial(self.forward, training=training, height=height, width=width)
+        return recomputed(self, compute, keras.remat if training and self.rematerialize else None, tokens)
 
-    def _compute_grid(self, tokens: Tensor, training: bool | None = True, *, height: Any, width: Any) -> Tensor:
-        size = self.hidden_size
+    def forward(  # type: ignore[override]
+        self, tokens: Tensor, training: bool | None = None, *, height: Any, width: Any
+    ) -> Tensor:
+        """Equations 2 and 3, with attention along lines."""
+        (norm_1, norm_2), size = self.norms_before, self.hidden_size
         if self.axis == "row":
             rows = ops.reshape(tokens, (-1, width, size))  # (B*h, w, D)
-            x = ops.reshape(self._along(rows, training), (-1, height * width, size))
+            x = kernels.after_norm(norm_1, self.attention, rows, training)
+            x = ops.reshape(x, (-1, height * width, size))
         else:
             columns = ops.reshape(_turned(tokens, height, width, size), (-1, height, size))  # (B*w, h, D)
-            x = _turned(self._along(columns, training), width, height, size)
-        return self.add_branches(tokens, x, training)  # (B, N, D)
-
-    def _along(self, lines: Tensor, training: bool | None) -> Tensor:
-        return self.attention(lines, norm=self.norms_before[0], training=training)
+            x = _turned(kernels.after_norm(norm_1, self.attention, columns, training), width, height, size)
+        x = tokens + self.end(1, x, training)  # (B, N, D)
+        return x + self.end(2, kernels.after_norm(norm_2, self.mlp, x, training), training)
 
 
-_NOT_AXIAL = ("num_output_tokens", "relative_patches", "num_prefix_tokens", "rotary_layout", "takes_bias")
+_NOT_AXIAL = ("relative_patches", "num_prefix_tokens", "rotary_layout", "use_attention_bias")
 
 
 def _turned(tokens: Tensor, height: int, width: int, size: int) -> Tensor:
@@ -105,7 +105,7 @@ class AxialBlock(CompositeLayer):
 
     Call arguments:
         tokens: `(B, N, D)`, patches in reading order.
-        cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
+        feature_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
 
     Returns:
         `(B, N, D)`.
@@ -118,9 +118,8 @@ class AxialBlock(CompositeLayer):
         (2, 6, 12)
     """
 
-    num_output_tokens = None  # it computes them all
-    asks: tuple[str, ...] = ("cut_map",)
-    tells: tuple[str, ...] = ()
+    optional_inputs: tuple[str, ...] = ("feature_map",)
+    extra_outputs: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -151,12 +150,12 @@ class AxialBlock(CompositeLayer):
         self.row, self.column = (AxialHalfBlock(axis, dtype=self.dtype_policy, name=axis, **arguments) for axis in AXES)
         self.parts = tuple(part for half in (self.row, self.column) for part in inside(half.name, half.parts))
 
-    def build(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> None:
-        self.build_inside((self.row, tokens_shape), (self.column, tokens_shape))
+    def build(self, tokens_shape: Shape, feature_map_shape: Shape | None = None) -> None:
+        self.build_sublayers((self.row, tokens_shape), (self.column, tokens_shape))
 
-    def call(self, tokens: Tensor, cut_map: Tensor, training: bool | None = None) -> Tensor:
-        tokens = self.row(tokens, cut_map=cut_map, training=training)
-        return self.column(tokens, cut_map=cut_map, training=training)
+    def call(self, tokens: Tensor, feature_map: Tensor, training: bool | None = None) -> Tensor:
+        tokens = self.row(tokens, feature_map=feature_map, training=training)
+        return self.column(tokens, feature_map=feature_map, training=training)
 
-    def compute_output_shape(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> Shape:
+    def compute_output_shape(self, tokens_shape: Shape, feature_map_shape: Shape | None = None) -> Shape:
         return tuple(tokens_shape)

@@ -10,7 +10,7 @@ import pytest
 from conftest import images, make_tiny, numpy
 
 import keras_vit
-from keras_vit.kernels import jax_gpu as fused
+from keras_vit.kernels import jax_gpu
 from keras_vit.layers import MlpBlock, MultiHeadAttention
 from keras_vit.processor import processor_flags
 
@@ -18,19 +18,19 @@ from keras_vit.processor import processor_flags
 def differences():
     """How far logits and trained weights are apart with fused and with plain attention, here."""
     outputs, weights = [], []
-    usual = {name: getattr(fused, name) for name in ("applies", "keeps_less", "wants_even_lengths")}
+    usual = {name: getattr(jax_gpu, name) for name in ("is_available", "uses_checkpoint_policy", "needs_even_length")}
     on_jax = keras.backend.backend() == "jax"
     for choice in (False, True):
-        fused.applies = lambda choice=choice: choice
-        fused.keeps_less = lambda choice=choice: choice and on_jax
-        fused.wants_even_lengths = lambda dtype, training, choice=choice: bool(choice and on_jax and training)
+        jax_gpu.is_available = lambda choice=choice: choice
+        jax_gpu.uses_checkpoint_policy = lambda choice=choice: choice and on_jax
+        jax_gpu.needs_even_length = lambda dtype, training, choice=choice: bool(choice and on_jax and training)
         trained = [trained_tiny(**others) for others in MODELS]
         outputs.append(np.stack([logits for logits, _ in trained]))
         weights.append([weight for _, found in trained for weight in found])
     for name, rule in usual.items():
-        setattr(fused, name, rule)
+        setattr(jax_gpu, name, rule)
     apart = max(float(np.abs(a - b).max()) for a, b in zip(*weights, strict=True))
-    return {"logits": float(np.abs(outputs[0] - outputs[1]).max()), "weights": apart, "used": fused.applies()}
+    return {"logits": float(np.abs(outputs[0] - outputs[1]).max()), "weights": apart, "used": jax_gpu.is_available()}
 
 
 # Of 37 tokens, and of 36, which are even.
@@ -73,9 +73,9 @@ def test_layer_calls_it_where_it_applies_and_weights_need_not_be_seen(monkeypatc
     others = (x[:, :2],) if queries else ()
     plain = numpy(layer(x, *others))
     calls = []
-    attention = fused.attention
-    monkeypatch.setattr(fused, "applies", lambda: True)
-    monkeypatch.setattr(fused, "attention", lambda *args: calls.append(1) or attention(*args))
+    attention = jax_gpu.attention
+    monkeypatch.setattr(jax_gpu, "is_available", lambda: True)
+    monkeypatch.setattr(jax_gpu, "attention", lambda *args: calls.append(1) or attention(*args))
     np.testing.assert_allclose(numpy(layer(x, *others)), plain, atol=1e-6)
     assert calls == [1]
     layer(x, *others, training=True)  # drops weights, which the kernel does not show
@@ -86,7 +86,7 @@ def test_layer_calls_it_where_it_applies_and_weights_need_not_be_seen(monkeypatc
 def test_maps_are_those_of_the_plain_products(monkeypatch, tiny):
     x = images(2, 20, 28, 3)
     plain = keras_vit.attention_maps(tiny, x).blocks
-    monkeypatch.setattr(fused, "applies", lambda: True)
+    monkeypatch.setattr(jax_gpu, "is_available", lambda: True)
     np.testing.assert_array_equal(keras_vit.attention_maps(tiny, x).blocks, plain)
 
 

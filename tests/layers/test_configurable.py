@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.layers.sublayers import flatten_layers
+from keras_vit.layers.configurable import flatten_layers
 
 
 def test_parts_of_parts_are_found_once_each(tiny):

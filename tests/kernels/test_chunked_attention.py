@@ -10,10 +10,11 @@ import pytest
 from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
-from keras_vit.kernels import chunked_attention as blockwise
-from keras_vit.kernels import jax_gpu as fused
+from keras_vit import kernels
+from keras_vit.kernels import chunked_attention, tensorflow_cpu
 from keras_vit.layers import MultiHeadAttention, TransformerBlock
-from keras_vit.layers.dropout import draws, images_of_batch
+from keras_vit.layers.dropout import Dropout, images_of_batch
+from keras_vit.layers.kinds.token_merging import sized_attention
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends have no such blocks")
@@ -23,7 +24,7 @@ RUNS = {"eager": lambda f: f, "graph": tf.function, "xla": lambda f: tf.function
 @contextlib.contextmanager
 def blocks(numbers=30, above=0):
     """Blocks of so many weights, in attention of more than `above`."""
-    with unittest.mock.patch.multiple(blockwise, NUMBERS=numbers, FROM=above):
+    with unittest.mock.patch.multiple(chunked_attention, CHUNK_WEIGHTS=numbers, MIN_WEIGHTS=above):
         yield
 
 
@@ -46,7 +47,7 @@ def with_gradients(function, *arguments):
 
 
 def in_blocks(query, key, value, *added, **options):
-    return blockwise.attention(query, key, value, *added, **{"training": True} | options)
+    return chunked_attention.attention(query, key, value, *added, **{"training": True} | options)
 
 
 def given(queries, added=None, dtype="float64", tokens=7):
@@ -103,11 +104,11 @@ def test_nan_stays_with_the_rows_that_it_reaches(where):
 def test_dropout_is_the_same_on_the_way_back(run):
     """Values that are a unit matrix show the weights, and so which were dropped."""
     arguments, eye = given(6, tokens=40), tf.eye(40, batch_shape=(2, 3), dtype=tf.float64)
-    generator = keras.random.SeedGenerator(5)
+    dropout = Dropout(0.3, seed=5)
 
     @RUNS[run]
     def found(query, key, value):
-        options = {"rate": 0.3, "draw": draws(generator)}
+        options = {"rate": 0.3, "draw": dropout.draw_by_part()}
         slopes = with_gradients(lambda *each: in_blocks(*each, **options), query, key, value)
         return in_blocks(query, key, eye, **options), *slopes
 
@@ -124,17 +125,18 @@ def test_dropout_is_the_same_on_the_way_back(run):
 
 def test_dropout_of_an_image_is_the_same_in_a_part_of_its_batch():
     query, key, value = given(6)
-    generator = keras.random.SeedGenerator(5)
+    dropout = Dropout(0.3, seed=5)
+    generator = dropout.seed_generator
     start = generator.state.value + 0
     with blocks():
-        whole = in_blocks(query, key, value, rate=0.3, draw=draws(generator))
+        whole = in_blocks(query, key, value, rate=0.3, draw=dropout.draw_by_part())
         ends = numpy(generator.state).copy()
         generator.state.assign(start)
         parts = []
         for index in range(2):
             with images_of_batch(index, 1, tf.constant(index)):
                 part = (x[index:][:1] for x in (query, key, value))
-                parts.append(in_blocks(*part, rate=0.3, draw=draws(generator)))
+                parts.append(in_blocks(*part, rate=0.3, draw=dropout.draw_by_part()))
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     np.testing.assert_array_equal(generator.state, ends)
     np.testing.assert_array_equal(ends - numpy(start), [0, 1])  # once for all blocks
@@ -159,7 +161,7 @@ def test_layer_gives_the_same_and_learns_the_same_in_blocks(kind):
     more = {"rotation": images(1, 2, 7, 1, 4)} if kind == "turned" else {}
     more |= {"bias": tf.Variable(images(1, 3, 7, 7))} if kind == "bias" else {}
     more |= {"queries": x[:, :4], "bias": tf.Variable(images(2, 3, 7, 7))} if kind == "fewer queries" else {}
-    more |= {"places": np.array([[0, 2, 3, 5, 7, 8]] * 2)} if "dropped" in kind else {}
+    more |= {"patch_indices": np.array([[0, 2, 3, 5, 7, 8]] * 2)} if "dropped" in kind else {}
 
     def learned(training):
         with tf.GradientTape() as tape:
@@ -170,7 +172,7 @@ def test_layer_gives_the_same_and_learns_the_same_in_blocks(kind):
 
     plain = learned(True)
     with blocks():
-        assert blockwise.applies(4, 7)
+        assert chunked_attention.is_worthwhile(4, 7)
         for training in (True, False):
             for ours, theirs in zip(learned(training), plain, strict=True):
                 np.testing.assert_allclose(ours, theirs, atol=2e-5)  # float32 rounding of sums over 84 numbers
@@ -179,9 +181,9 @@ def test_layer_gives_the_same_and_learns_the_same_in_blocks(kind):
 def test_merged_tokens_count_in_blocks_too():
     layer, x, sizes = MultiHeadAttention(12, 3), images(2, 7, 12), 1 + np.arange(14.0).reshape(2, 7, 1)
     layer.build(x.shape)
-    plain = layer.with_sizes(x, sizes)[0]
+    plain = sized_attention(layer, x, sizes)[0]
     with blocks():
-        np.testing.assert_allclose(layer.with_sizes(x, sizes)[0], plain, atol=1e-6)
+        np.testing.assert_allclose(sized_attention(layer, x, sizes)[0], plain, atol=1e-6)
 
 
 def test_weights_that_are_looked_at_are_whole_and_few_are_computed_at_once(tiny):
@@ -190,7 +192,7 @@ def test_weights_that_are_looked_at_are_whole_and_few_are_computed_at_once(tiny)
     with blocks():
         np.testing.assert_array_equal(keras_vit.attention_maps(tiny, x).blocks, plain)
         np.testing.assert_allclose(tiny(x), usual, atol=1e-5)
-    with unittest.mock.patch.object(blockwise, "attention", side_effect=AssertionError), blocks(above=36 * 36):
+    with unittest.mock.patch.object(chunked_attention, "attention", side_effect=AssertionError), blocks(above=36 * 36):
         tiny(x)
 
 
@@ -229,9 +231,9 @@ def test_half_precision_is_as_near_as_its_rounding():
         np.testing.assert_allclose(tf.cast(ours, "float64"), theirs, atol=0.02 * np.abs(theirs).max())
     logits = tf.cast(values(64, 4099), "bfloat16")
     exact = tf.cast(tf.nn.softmax(tf.cast(logits, "float32")), "bfloat16")
-    for files in (contextlib.nullcontext, fused.portable):
+    for files in (contextlib.nullcontext, lambda: kernels.use("portable")):
         with files():
-            np.testing.assert_array_equal(fused.softmax(logits), exact)
+            np.testing.assert_array_equal(tensorflow_cpu.softmax(logits), exact)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -240,7 +242,7 @@ def test_a_graph_never_holds_the_weights_of_all_queries(training):
     block, x = TransformerBlock(12, 3, 12, attention_dropout_rate=0.5), tf.constant(images(2, 50, 12))
     block(x)
     sizes = []
-    softmax = fused.softmax
+    softmax = tensorflow_cpu.softmax
 
     def watched(logits, *added):
         sizes.append(logits.shape.num_elements())
@@ -252,7 +254,7 @@ def test_a_graph_never_holds_the_weights_of_all_queries(training):
             loss = tf.reduce_sum(tf.square(block(x, training=training)))
         return tape.gradient(loss, [weight.value for weight in block.trainable_weights]) if training else loss
 
-    with blocks(300), unittest.mock.patch.object(fused, "softmax", watched):
+    with blocks(300), unittest.mock.patch.object(tensorflow_cpu, "softmax", watched):
         graph = slopes.get_concrete_function(x).graph
     assert set(sizes) == {7 * 50}
     arrays = [output.shape for operation in graph.get_operations() for output in operation.outputs]

@@ -6,7 +6,7 @@ import pytest
 from conftest import images, make_tiny, numpy, run_python
 
 import keras_vit
-from keras_vit.kernels import jax_gpu as fused
+from keras_vit.kernels import jax_gpu
 
 DROPOUTS = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "stochastic_depth_rate": 0.4}
 
@@ -76,7 +76,7 @@ def kept_on_jax():
 
     weights, totals = [], []
     for less in (False, True):
-        with unittest.mock.patch.object(fused, "keeps_less", return_value=less):
+        with unittest.mock.patch.object(jax_gpu, "uses_checkpoint_policy", return_value=less):
             weights.append(weights_after_training(False, **DROPOUTS))
     keras.config.set_dtype_policy("mixed_bfloat16")
     for depth in (1, 2):
@@ -84,7 +84,7 @@ def kept_on_jax():
         model = keras_vit.build(config, input_shape=(224, 224, 3), classes=3)
         values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
         pixels = np.zeros((2, 224, 224, 3), "float32")
-        with unittest.mock.patch.object(fused, "keeps_less", return_value=True):
+        with unittest.mock.patch.object(jax_gpu, "uses_checkpoint_policy", return_value=True):
             found = saved_residuals(summed(model), *values, pixels)
         found = [kind for kind, why in found if "argument" not in why and kind.shape[-2:] not in KERNELS]
         totals.append(sum(kind.size * kind.dtype.itemsize for kind in found) / len(pixels) / 1e6)

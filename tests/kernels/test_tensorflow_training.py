@@ -7,7 +7,8 @@ from conftest import images, make_tiny, randomise
 from keras import ops
 
 import keras_vit
-from keras_vit.kernels import tensorflow_training as gradients
+from keras_vit import kernels
+from keras_vit.kernels import tensorflow_training
 from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers.norms import LayerNorm
 
@@ -34,7 +35,7 @@ def assert_same(ours, automatic, tolerance=1e-9):  # float64 rounding
 
 def test_layer_norm_equals_automatic_differentiation():
     arguments = values(2, 5, 7), values(7, seed=1), values(7, seed=2)
-    ours = gradients_of(lambda x, gamma, beta: gradients.layer_norm(x, gamma, beta, 1e-6), *arguments)
+    ours = gradients_of(lambda x, gamma, beta: tensorflow_training.layer_norm(x, gamma, beta, 1e-6), *arguments)
     automatic = gradients_of(lambda x, gamma, beta: ops.layer_normalization(x, gamma, beta, epsilon=1e-6), *arguments)
     assert_same(ours, automatic)
 
@@ -79,7 +80,7 @@ def test_norm_before_dense_layers_is_the_one_given(norm):
     norm.build(x.shape)
     randomise(norm)
     expected = attention(norm(x), training=False)
-    np.testing.assert_allclose(attention(x, norm=norm, training=True), expected, atol=1e-5)  # float32 rounding
+    np.testing.assert_allclose(kernels.after_norm(norm, attention, x, True), expected, atol=1e-5)  # float32 rounding
 
 
 def test_norm_dense_equals_automatic_differentiation():
@@ -89,7 +90,7 @@ def test_norm_dense_equals_automatic_differentiation():
     )
 
     def ours(x, gamma, beta, *weights):
-        return tf.concat(gradients.norm_dense(x, gamma, beta, 1e-6, weights[:2], weights[2:]), 1)
+        return tf.concat(tensorflow_training.norm_products(x, gamma, beta, 1e-6, weights[:2], weights[2:]), 1)
 
     def plain(x, gamma, beta, kernel_1, kernel_2, bias_1, bias_2):
         x = tf.reshape(ops.layer_normalization(x, gamma, beta, epsilon=1e-6), (-1, 7))
@@ -105,14 +106,14 @@ def test_gelu_dense_equals_automatic_differentiation(approximate):
     def plain(x, kernel, bias):
         return ops.gelu(x, approximate=approximate) @ kernel + bias
 
-    ours = gradients_of(lambda *a: gradients.gelu_dense(*a, approximate), *arguments)
+    ours = gradients_of(lambda *a: tensorflow_training.gelu_dense(*a, approximate), *arguments)
     assert_same(ours, gradients_of(plain, *arguments), TENSORFLOW_GELU)
 
 
 def test_attention_equals_automatic_differentiation():
     arguments = values(2, 3, 4, 5), values(2, 3, 5, 7, seed=1), values(2, 3, 7, 5, seed=2)
     automatic = gradients_of(lambda query, key, value: tf.nn.softmax(query @ key) @ value, *arguments)
-    assert_same(gradients_of(gradients.attention, *arguments), automatic)
+    assert_same(gradients_of(tensorflow_training.attention, *arguments), automatic)
 
 
 def test_second_gradients_equal_automatic_ones():
@@ -125,7 +126,7 @@ def test_second_gradients_equal_automatic_ones():
         return tape.gradient(first, x)
 
     plain = slope(lambda x: ops.gelu(x, approximate=True) @ kernel + bias)
-    assert_same(slope(lambda x: gradients.gelu_dense(x, kernel, bias, True)), plain, TENSORFLOW_GELU)
+    assert_same(slope(lambda x: tensorflow_training.gelu_dense(x, kernel, bias, True)), plain, TENSORFLOW_GELU)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -185,12 +186,12 @@ def buffer_of(tensor):
     return tensor
 
 
-def test_block_keeps_fewer_arrays_than_plain_tensorflow(monkeypatch):
+def test_block_keeps_fewer_arrays_than_plain_tensorflow():
     """Two inputs of norms, query, key, value, mixed values, and the MLP's width once."""
     ours = kept_by_a_block()
     assert ours == 2 + 4 + 4
-    monkeypatch.setattr(gradients, "applies", lambda training: False)
-    plain = kept_by_a_block()
+    with kernels.use("plain"):
+        plain = kept_by_a_block()
     assert plain > ours + 4 * 4
 
 
@@ -226,6 +227,7 @@ def test_what_goes_back_waits_for_the_gradients_of_weights_that_learn(frozen):
 
 
 def test_other_backends_are_left_to_their_compiler():
-    assert not gradients.applies(False)
-    assert not gradients.applies(None)
-    assert gradients.applies(True) == (keras.config.backend() == "tensorflow")
+    for kernel in ("block", "mlp", "layer_norm", "norm_dense"):
+        for training in (False, None, True):
+            trains_here = bool(training) and keras.config.backend() == "tensorflow"
+            assert (kernels.select(kernel, training=training).name == "tensorflow_training") == trains_here

@@ -12,8 +12,7 @@ import pytest
 from conftest import images, numpy, randomise
 from keras import ops
 
-from keras_vit.kernels import chunked_attention as blockwise
-from keras_vit.kernels import jax_gpu as fused
+from keras_vit.kernels import chunked_attention, jax_gpu
 from keras_vit.layers import MultiHeadAttention
 
 TOKENS = 1031  # a prime, so that the last block is filled up and fused attention of JAX gets a token more
@@ -123,14 +122,17 @@ def of_dropped_weights():
 
 def laws():
     """How far this backend is from each law, as it computes here and with the attention that it takes on a GPU."""
-    with unittest.mock.patch.multiple(blockwise, FROM=0, NUMBERS=100 * SHOWN):
+    with unittest.mock.patch.multiple(chunked_attention, MIN_WEIGHTS=0, CHUNK_WEIGHTS=100 * SHOWN):
         found = {"dropped": of_dropped_weights()}
     found["masked"] = of_small_heads("float32", mask(TOKENS))
     has_fused = keras.backend.backend() != "tensorflow"
     for way in (False, True) if has_fused else (False,):
         even = way and keras.backend.backend() == "jax"
-        rules = {"applies": lambda way=way: way, "wants_even_lengths": lambda _, training, even=even: even and training}
-        with unittest.mock.patch.multiple(fused, **rules):
+        rules = {
+            "is_available": lambda way=way: way,
+            "needs_even_length": lambda _, training, even=even: even and training,
+        }
+        with unittest.mock.patch.multiple(jax_gpu, **rules):
             for dtype in ("float32", "mixed_bfloat16"):
                 found[f"{dtype}{', fused' * way}"] = of_small_heads(dtype)
     return found

@@ -7,8 +7,9 @@ from conftest import images, make_tiny, numpy
 from exporting.served import make_job
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_vit import kernels
 from keras_vit.exporting.formats.saved_model import write
-from keras_vit.kernels import jax_gpu as fused
+from keras_vit.kernels import tensorflow_cpu
 from keras_vit.layers import MlpBlock
 from keras_vit.model.precision import in_precision
 from keras_vit.processor import processor_flags
@@ -20,7 +21,7 @@ WAYS = {"eager": lambda run: run, "graph": tf.function, "xla": lambda run: tf.fu
 
 @pytest.fixture
 def amx(monkeypatch):
-    monkeypatch.setattr(fused, "_has_amx", lambda: True)
+    monkeypatch.setattr(tensorflow_cpu, "has_amx", lambda: True)
 
 
 def batched(function, *arguments):
@@ -36,16 +37,20 @@ def rounded(*shape, seed):
 
 
 def test_it_is_for_amx_and_bfloat16_alone(monkeypatch):
-    asked = fused._has_amx.__wrapped__
-    assert asked() is fused._has_amx() is ("amx_bf16" in processor_flags())
-    monkeypatch.setattr(fused, "processor_flags", lambda: frozenset({"avx512_bf16", "amx_tile", "amx_bf16"}))
+    asked = tensorflow_cpu.has_amx.__wrapped__
+    assert asked() is tensorflow_cpu.has_amx() is ("amx_bf16" in processor_flags())
+    monkeypatch.setattr(tensorflow_cpu, "processor_flags", lambda: frozenset({"avx512_bf16", "amx_tile", "amx_bf16"}))
     assert asked()
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind])
     assert not asked()
-    monkeypatch.setattr(fused, "_has_amx", lambda: True)
-    assert [fused.by_matmul(dtype) for dtype in ("float16", "float32", "bfloat16")] == [False, False, True]
-    with fused.portable():
-        assert not fused.by_matmul("bfloat16")
+    monkeypatch.setattr(tensorflow_cpu, "has_amx", lambda: True)
+    assert [tensorflow_cpu.use_onednn_matmul(dtype) for dtype in ("float16", "float32", "bfloat16")] == [
+        False,
+        False,
+        True,
+    ]
+    with kernels.use("portable"):
+        assert not tensorflow_cpu.use_onednn_matmul("bfloat16")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -56,7 +61,7 @@ def test_product_and_its_gradients_are_those_of_float64(amx, way):
     def compute(x, kernel, bias):
         with tf.GradientTape() as tape:
             tape.watch((x, kernel, bias))
-            y = fused.product(x, kernel, bias)
+            y = tensorflow_cpu.product(x, kernel, bias)
             loss = tf.reduce_sum(y * weights)
         return y, *tape.gradient(loss, (x, kernel, bias))
 
@@ -96,7 +101,7 @@ def trained(way, policy):
 )
 def test_model_answers_and_learns_as_without(monkeypatch, way, policy):
     exact, plain = trained("graph", "float32"), trained("eager", policy)  # which rounds after each step too
-    monkeypatch.setattr(fused, "_has_amx", lambda: True)
+    monkeypatch.setattr(tensorflow_cpu, "has_amx", lambda: True)
     ours = trained(way, policy)
     assert np.linalg.norm(ours - exact) <= 1.5 * np.linalg.norm(plain - exact)  # rounding errors are random
     assert np.linalg.norm(ours - exact) <= 8 * HALF * np.linalg.norm(exact)  # of all the steps
@@ -115,23 +120,23 @@ def test_dense_layers_have_it_with_amx_alone(monkeypatch):
     layers[-1].build((None, 12))
 
     def counts():
-        return [batched(lambda x, layer=layer: fused.dense(layer, x[0], "gelu"), x) for layer in layers]
+        return [batched(lambda x, layer=layer: kernels.dense(layer, x[0], "gelu"), x) for layer in layers]
 
     mlp = MlpBlock(12, 17, dtype="bfloat16")
     mlp(x)
-    monkeypatch.setattr(fused, "_has_amx", lambda: False)
+    monkeypatch.setattr(tensorflow_cpu, "has_amx", lambda: False)
     assert counts() == [0, 0, 0, 0]
     assert batched(lambda x: mlp(x, training=False), x) == 0
-    monkeypatch.setattr(fused, "_has_amx", lambda: True)
+    monkeypatch.setattr(tensorflow_cpu, "has_amx", lambda: True)
     assert counts() == [1, 0, 0, 0]
     assert [batched(lambda x, training=training: mlp(x, training=training), x) for training in (False, True)] == [2, 2]
 
 
 def test_files_are_as_on_any_other_processor(monkeypatch, tmp_path):
-    monkeypatch.setattr(fused, "_has_amx", lambda: False)
+    monkeypatch.setattr(tensorflow_cpu, "has_amx", lambda: False)
     model, x = in_precision(make_tiny(num_layers=1), "bfloat16"), images(2, 20, 28, 3)
     of_attention = batched(lambda x: model(x, training=False), x)
-    monkeypatch.setattr(fused, "_has_amx", lambda: True)
+    monkeypatch.setattr(tensorflow_cpu, "has_amx", lambda: True)
     assert batched(lambda x: model(x, training=False), x) > of_attention
     write(make_job(model, precision="bfloat16"), tmp_path / "1")
     graph = saved_model_pb2.SavedModel.FromString((tmp_path / "1" / "saved_model.pb").read_bytes()).meta_graphs[0]

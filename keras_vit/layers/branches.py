@@ -1,0 +1,90 @@
+"""What a transformer block is made of: two branches of sublayers, with the norm before and what stands behind each."""
+
+import dataclasses
+from typing import Any
+
+from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.checks import check_positive_int
+from keras_vit.config.parts import PART_FIELDS, block_parts
+from keras_vit.config.records import Blocks
+from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.configurable import CastingLayer
+from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.mlp import GatedMlpBlock, MlpBlock
+from keras_vit.layers.norms import LayerScale, layer_norm
+from keras_vit.renamed import current_arguments
+
+_OF_THE_ENCODER = ("num_layers", "attention", "pre_norm", "merged_tokens")
+# Fields of `Blocks` that a block takes, and the others that it takes by name, with their defaults.
+SWITCHES = {field.name: field.default for field in dataclasses.fields(Blocks) if field.name not in _OF_THE_ENCODER}
+SWITCHES |= {"relative_patches": None, "num_prefix_tokens": 0, "rotary_layout": None, "use_attention_bias": False}
+
+
+class Branches(CastingLayer):
+    """Base of `TransformerBlock`, which has the equations."""
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, mlp_dim: int, dropout_rate: float = 0.0, **kwargs: Any
+    ) -> None:
+        sizes = {"hidden_size": hidden_size, "num_heads": num_heads, "mlp_dim": mlp_dim}
+        kwargs = current_arguments({"dropout_rate": dropout_rate, **kwargs}, stacklevel=2) | sizes
+        arguments = {name: kwargs.pop(name, default) for name, default in SWITCHES.items()}
+        num_output_tokens = kwargs.pop("num_output_tokens", None)  # of files until 0.6; now `queries` of a call
+        super().__init__(**kwargs)
+        self.keep(arguments | {name: check_positive_int(name, size) for name, size in sizes.items()})
+        if num_output_tokens is not None:
+            check_positive_int("num_output_tokens", num_output_tokens)
+        self.num_output_tokens = num_output_tokens
+        self.parts = block_parts(self.hidden_size, self.mlp_dim, **{name: arguments[name] for name in PART_FIELDS})
+        inputs = {"patch_indices": self.relative_patches, "rotation": self.rotary_layout}
+        inputs |= {"bias": self.use_attention_bias or None}
+        self.optional_inputs = tuple(name for name, reason in inputs.items() if reason is not None)[:1]
+        self._make_layers(self.dtype_policy)
+
+    @classmethod
+    def arguments(cls) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*super().arguments(), *SWITCHES)))
+
+    def _make_layers(self, dtype: Any) -> None:
+        """The layers inside, in the order of the data, by which optimizers of earlier runs know their weights."""
+        norm, rate = (self.layer_norm_epsilon, self.norm), self.stochastic_depth_rate
+        depth = {"noise_shape": (None, 1, 1), "dtype": dtype}  # one draw for each example: stochastic depth
+        self.norm_1 = layer_norm(dtype, "norm_1", *norm)
+        self.attention = self._sublayer(MultiHeadAttention, "attention", dropout_rate=self.attention_dropout_rate)
+        self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
+        self.norm_2 = layer_norm(dtype, "norm_2", *norm)
+        self.mlp = self._sublayer(GatedMlpBlock if self.gated_mlp else MlpBlock, "mlp")
+        self.stochastic_depth_1 = Dropout(rate, name="stochastic_depth_1", **depth)
+        self.stochastic_depth_2 = Dropout(rate, name="stochastic_depth_2", **depth)
+        self.layer_scale_1 = self.layer_scale_2 = None
+        for name in (part.scale for part in self.parts if part.scale is not None):
+            setattr(self, name, LayerScale(self.layer_scale_init, dtype=dtype, name=name))
+
+    def _sublayer(self, kind: type[CastingLayer], name: str, **others: Any) -> Any:
+        """A layer of that kind, with all arguments that this one has under the same names."""
+        known = {argument: getattr(self, argument) for argument in kind.arguments() if hasattr(self, argument)}
+        return kind(**known | {"norm_kind": self.norm} | others, dtype=self.dtype_policy, name=name)
+
+    def build(self, tokens_shape: Shape) -> None:
+        sublayers = (self.norm_1, self.attention, self.norm_2, self.mlp, self.layer_scale_1, self.layer_scale_2)
+        self.build_sublayers(*((layer, tokens_shape) for layer in sublayers if layer is not None))
+
+    @property
+    def norms_before(self) -> tuple[Any, Any]:
+        """The norms before attention and MLP; none where they stand behind them, inside of the skip connections."""
+        return (self.norm_1, self.norm_2) if self.norm_position == "pre" else (_identity, _identity)
+
+    def end(self, number: int, x: Tensor, training: bool | None) -> Tensor:
+        """What stands behind attention (1) or MLP (2), inside of the skip connection."""
+        norm, scale, depth = (getattr(self, f"{name}_{number}") for name in ("norm", "layer_scale", "stochastic_depth"))
+        x = self.dropout(x, training=training) if number == 1 else x  # the MLP ends in its own
+        x = x if self.norm_position == "pre" else norm(x, training=training)
+        return depth(x if scale is None else scale(x), training=training)
+
+    def get_config(self) -> Arguments:
+        known = {} if self.num_output_tokens is None else {"num_output_tokens": self.num_output_tokens}
+        return {**super().get_config(), **known}
+
+
+def _identity(x: Tensor, training: bool | None = None) -> Tensor:
+    return x
