@@ -4,6 +4,7 @@ Masked patch prediction, section 4.6 and appendix B.1.2 of arXiv:2010.11929. Wha
 of three bits a channel, or the patch itself.
 """
 
+import functools
 import inspect
 import math
 from typing import Any
@@ -11,11 +12,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit import kernels
 from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice
 from keras_vit.images.preprocessing import Preprocessing, unscaled
 from keras_vit.layers import PatchCorruption
-from keras_vit.layers.configurable import at_least_float32, rematerialized
+from keras_vit.layers.configurable import at_least_float32, recomputed
 from keras_vit.model.copies import is_distributed
 from keras_vit.model.image_model import check_floats
 from keras_vit.model.input_checks import check_first_batch
@@ -303,12 +305,9 @@ class _EveryToken(keras.layers.Layer):
         self, tokens: Tensor, training: bool | None = None, rotation: Tensor = None, bias: Tensor = None
     ) -> Tensor:
         optional = {name: x for name, x in {"rotation": rotation, "bias": bias}.items() if x is not None}
-
-        def compute(tokens: Tensor, *tensors: Tensor) -> Tensor:
-            return self.block.every_token(tokens, training, **dict(zip(optional, tensors, strict=True)))
-
-        compute = rematerialized(self.block, compute) if training and self.block.rematerialize else compute
-        return compute(self.block.cast_input(tokens), *optional.values())
+        forward = functools.partial(kernels.block(self.block, training) or self.block.forward, training=training)
+        checkpoint = keras.remat if training and self.block.rematerialize else None
+        return recomputed(self.block, forward, checkpoint, self.block.cast_input(tokens), **optional)
 
     def compute_output_spec(self, tokens: Tensor, **optional: Any) -> Any:
         return keras.KerasTensor(tokens.shape, self.compute_dtype)
