@@ -5,6 +5,7 @@ import importlib
 import warnings
 
 import keras
+import numpy as np
 import pytest
 from conftest import GOLDEN
 
@@ -25,6 +26,8 @@ TAKERS = {
     "class_token_reduction": ((CONFIG.replace, "concatenated"), (POOL, "concatenated"), (records.Pooling, "mean")),
     "class_token_indices": ((CONFIG.replace, (1,)), (POOL, (0, 1)), (records.Pooling, (1,))),
     "last_block_outputs": ((CONFIG.replace, "all"), (records.Pooling, "all")),
+    "use_attention_bias": ((BLOCK, True),),
+    "return_indices": ((lambda **given: layers.PatchDropout(0.5, **given), True),),
 }
 # functions that refuse an argument by its new name, and a value: new name: (function, value)
 FUNCTIONS = {
@@ -32,12 +35,15 @@ FUNCTIONS = {
     "format": (lambda **given: keras_vit.convert_checkpoint(GOLDEN / "token.npz", "x.npz", **given), "line"),
 }
 ATTRIBUTES = {"positioned_tokens", "pooled_tokens", "pooled_indices", "num_pooled_tokens"}  # no arguments
+ATTRIBUTES |= {"optional_inputs", "extra_outputs"}
+# arguments of a call
+CALLS = {"feature_map": np.zeros((1, 8, 8, 3), "float32"), "patch_indices": np.array([[1, 3]])}
 OF_A_RUN = ("print_fn", "on_epoch_end")
 OLD = {new: old for old, new in ARGUMENTS.items()}
 
 
 def test_every_old_name_is_tested():
-    assert set(TAKERS) | set(FUNCTIONS) | ATTRIBUTES | set(OF_A_RUN) == set(ARGUMENTS.values())
+    assert set(TAKERS) | set(FUNCTIONS) | ATTRIBUTES | set(OF_A_RUN) | set(CALLS) == set(ARGUMENTS.values())
     assert all(hasattr(keras_vit, new) for new in NAMES.values())
     assert set(VALUES) <= set(ARGUMENTS.values())
 
@@ -54,6 +60,17 @@ def test_old_argument_warns_once_and_is_the_new_one(new, taker, value):
         assert getattr(found, old) == old_spelling({new: value})[old]
     with pytest.raises(TypeError, match=f"both `{old}` and `{new}`|`{new}`"):
         taker(**{old: value, new: value})
+
+
+@pytest.mark.parametrize("new", CALLS)
+def test_old_argument_of_a_call_warns_and_is_the_new_one(new):
+    layer = layers.RotaryPositions(8, num_heads=3, patch_size=4)
+    given = {name: value for name, value in CALLS.items() if name != new}
+    expected = layer(**given, **{new: CALLS[new]}, training=True)
+    with pytest.warns(DeprecationWarning, match=f"`{OLD[new]}`.*`{new}`") as caught:
+        found = layer(**given, **{OLD[new]: CALLS[new]}, training=True)
+    assert caught[0].filename == __file__
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("new", FUNCTIONS)

@@ -6,7 +6,7 @@ from typing import Any
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.config.parts import PART_FIELDS, block_parts
-from keras_vit.config.records import Blocks
+from keras_vit.config.records import PAPER_VALUES, Blocks
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.configurable import CastingLayer
 from keras_vit.layers.dropout import Dropout
@@ -17,7 +17,13 @@ from keras_vit.renamed import current_arguments
 _OF_THE_ENCODER = ("num_layers", "attention", "pre_norm", "merged_tokens")
 # Fields of `Blocks` that a block takes, and the others that it takes by name, with their defaults.
 SWITCHES = {field.name: field.default for field in dataclasses.fields(Blocks) if field.name not in _OF_THE_ENCODER}
-SWITCHES |= {"relative_patches": None, "num_prefix_tokens": 0, "rotary_layout": None, "use_attention_bias": False}
+SWITCHES |= {
+    **PAPER_VALUES,
+    "relative_patches": None,
+    "num_prefix_tokens": 0,
+    "rotary_layout": None,
+    "use_attention_bias": False,
+}
 
 
 class Branches(CastingLayer):
@@ -32,9 +38,9 @@ class Branches(CastingLayer):
         num_output_tokens = kwargs.pop("num_output_tokens", None)  # of files until 0.6; now `queries` of a call
         super().__init__(**kwargs)
         self.keep(arguments | {name: check_positive_int(name, size) for name, size in sizes.items()})
+        self.num_output_tokens = None
         if num_output_tokens is not None:
-            check_positive_int("num_output_tokens", num_output_tokens)
-        self.num_output_tokens = num_output_tokens
+            self.num_output_tokens = check_positive_int("num_output_tokens", num_output_tokens)
         self.parts = block_parts(self.hidden_size, self.mlp_dim, **{name: arguments[name] for name in PART_FIELDS})
         inputs = {"patch_indices": self.relative_patches, "rotation": self.rotary_layout}
         inputs |= {"bias": self.use_attention_bias or None}

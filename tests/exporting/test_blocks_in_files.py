@@ -10,7 +10,7 @@ from served import make_job
 
 from keras_vit.exporting import onnx_graph
 from keras_vit.exporting.model_function import pixel_function
-from keras_vit.kernels import chunked_attention as blockwise
+from keras_vit.kernels import chunked_attention
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tf2onnx")
@@ -31,7 +31,9 @@ def test_served_graphs_have_blocks_and_files_of_other_runtimes_none(shape, tmp_p
     expected = [numpy(model(x)) for x in pictures]
     spec = make_job(model)
     module = tf.Module()
-    with unittest.mock.patch.multiple(blockwise, NUMBERS=300, FROM=22 * 22):  # of 36 and of 22 tokens
+    with unittest.mock.patch.multiple(
+        chunked_attention, CHUNK_WEIGHTS=300, MIN_WEIGHTS=22 * 22
+    ):  # of 36 and of 22 tokens
         assert not loops_of(pixel_function(spec))
         assert not loops_of(onnx_graph._function(spec)[0])
         module.answer = tf.function(lambda x: model(x, training=False), input_signature=[tf.TensorSpec((None, *shape))])
