@@ -113,7 +113,7 @@ class CastingLayer(CompositeLayer):
     """Base of layers that leave it to the layers inside to cast variables, and read theirs as they are.
 
     Keras casts every variable that a layer reads to the layer's precision, and keeps the result for the backward pass.
-    Our gradients cast a kernel when they need it, and cast it again in the backward pass.
+    What computes here casts a weight when it needs it, and casts it again in the backward pass.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -143,14 +143,14 @@ def dense_of(part: Part, dtype: Any, **arguments: Any) -> keras.layers.Dense:
 def recomputed(
     layer: keras.Layer, compute: Callable[..., Tensor], checkpoint: Callable | None, x: Tensor, **optional: Tensor
 ) -> Tensor:
-    """`compute(x, **optional)`, which uses the variables of `layer`, so that gradients evaluate it anew.
+    """`compute(x, **optional)`, which uses the variables of `layer`, evaluated anew in the backward pass.
 
     `checkpoint` makes a function into one that keeps less for its gradient, as `keras.remat` does; with `None` all is
     kept.
 
     `keras.remat` alone would draw other dropout masks the second time, because a seed is a variable that every
     draw moves on. So each seed is drawn once, outside, and both evaluations find all variables, weights and seeds,
-    at the values they had. Weights are arguments, since gradients must reach them: as tensors, because a variable
+    at the values they had. Weights are arguments, since each has its gradient: as tensors, because a variable
     would hand its gradient on twice where nothing is traced.
     """
     if checkpoint is None:
