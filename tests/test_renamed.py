@@ -35,7 +35,7 @@ FUNCTIONS = {
     "format": (lambda **given: keras_vit.convert_checkpoint(GOLDEN / "token.npz", "x.npz", **given), "line"),
 }
 ATTRIBUTES = {"positioned_tokens", "pooled_tokens", "pooled_indices", "num_pooled_tokens"}  # no arguments
-ATTRIBUTES |= {"optional_inputs", "extra_outputs"}
+OF_A_BLOCK = {"optional_inputs", "extra_outputs"}
 # arguments of a call
 CALLS = {"feature_map": np.zeros((1, 8, 8, 3), "float32"), "patch_indices": np.array([[1, 3]])}
 OF_A_RUN = ("print_fn", "on_epoch_end")
@@ -43,7 +43,9 @@ OLD = {new: old for old, new in ARGUMENTS.items()}
 
 
 def test_every_old_name_is_tested():
-    assert set(TAKERS) | set(FUNCTIONS) | ATTRIBUTES | set(OF_A_RUN) | set(CALLS) == set(ARGUMENTS.values())
+    assert set(TAKERS) | set(FUNCTIONS) | ATTRIBUTES | OF_A_BLOCK | set(OF_A_RUN) | set(CALLS) == set(
+        ARGUMENTS.values()
+    )
     assert all(hasattr(keras_vit, new) for new in NAMES.values())
     assert set(VALUES) <= set(ARGUMENTS.values())
 
@@ -100,10 +102,11 @@ def test_old_public_name_warns_and_is_the_new_one(old):
         assert getattr(keras_vit, old) is getattr(keras_vit, NAMES[old])
 
 
-@pytest.mark.parametrize("name", sorted(ATTRIBUTES))
+@pytest.mark.parametrize("name", sorted(ATTRIBUTES | OF_A_BLOCK))
 def test_old_attribute_warns_and_is_the_new_one(name):
+    owner = BLOCK(rotary_layout="half") if name in OF_A_BLOCK else CONFIG
     with pytest.warns(DeprecationWarning, match=f"`{OLD[name]}`.*`{name}`"):
-        assert getattr(CONFIG, OLD[name]) == getattr(CONFIG, name)
+        assert getattr(owner, OLD[name]) == getattr(owner, name)
 
 
 @pytest.mark.parametrize(("new", "old", "value"), [(new, *pair) for new, v in VALUES.items() for pair in v.items()])
