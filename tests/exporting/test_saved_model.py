@@ -213,11 +213,11 @@ def test_compiled_network_answers_as_keras(compiled):
     found = signatures["serving_default"](image_bytes=tf.constant([FILES[0], b"text", FILES[1]]))
     np.testing.assert_allclose(found["scores"].numpy()[::2], wanted, atol=CLOSE)
     assert not len(signatures["predict_pixels"](pixels=tf.zeros((0, 20, 28, 3), tf.uint8))["scores"])
-    functions = convert_model(place).graph_def.library.function
+    functions = graph_of(place).graph_def.library.function
     assert sum(function.attr["_XlaMustCompile"].b for function in functions) == 1
 
 
-def convert_model(place):
+def graph_of(place):
     saved = saved_model_pb2.SavedModel.FromString((place / "saved_model.pb").read_bytes())
     return saved.meta_graphs[0]
 
@@ -231,7 +231,7 @@ ALLOWED = set(
     LogicalNot LogicalOr MapDataset MatMul Max Maximum Mean MergeV2Checkpoints Min Minimum Mul Neg NoOp NotEqual
     OptionsDataset Pack ParallelMapDatasetV2 Placeholder Pow Range RangeDataset ReadVariableOp RealDiv ReduceJoin
     Reshape ResizeBilinear RestoreV2 ReverseV2 RewriteDataset Round Rsqrt SaveV2 ScaleAndTranslate Select SelectV2 Shape
-    ShardedFilename Size ByteRange Softmax SquaredDifference Squeeze StatefulPartitionedCall StatelessCase
+    ShardedFilename Size Slice Softmax SquaredDifference Squeeze StatefulPartitionedCall StatelessCase
     StatelessIf StatelessWhile StaticRegexFullMatch StopGradient StridedSlice StringJoin StringLength Sub Substr
     Sum Tanh TensorDataset TensorListConcatV2 TensorListFromTensor TensorListGetItem TensorListReserve
     TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset TopKV2 Transpose Unpack VarHandleOp
@@ -242,13 +242,13 @@ ALLOWED = set(
 
 @pytest.mark.parametrize("record", SOME_RECORDS)
 def test_graph_has_no_operation_beyond_the_list(record, of_record):
-    graph = convert_model(of_record(record)[1]).graph_def
+    graph = graph_of(of_record(record)[1]).graph_def
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     assert {node.op for node in nodes} - ALLOWED == set()
 
 
 def test_operations_on_files_serve_the_weights_alone(served):
-    graph = convert_model(served[1]).graph_def
+    graph = graph_of(served[1]).graph_def
     on_files = {"RestoreV2", "SaveV2", "ShardedFilename", "MergeV2Checkpoints"}
     users = {
         function.signature.name for function in graph.library.function for n in function.node_def if n.op in on_files
