@@ -68,7 +68,7 @@ def test_json_object_opens_regular_files_only(tmp_path):
 
 
 def special_files(folder):
-    """Paths that never end, hang, or are no file: by themselves and behind a link; with words that tell them."""
+    """Paths that never end, hang, or are no file: by themselves and by a link; each with its reason."""
     os.mkfifo(folder / "pipe")
     (folder / "link to a pipe").symlink_to(folder / "pipe")
     (folder / "link to a device").symlink_to("/dev/zero")
@@ -98,4 +98,4 @@ def test_regular_files_of_bounded_size_are_opened_and_nothing_else(tmp_path):  #
 
 def test_file_that_says_it_is_empty_and_is_not_stays_bounded():
     with pytest.raises(FileKindError, match="10 bytes"):
-        read_regular("/proc/self/status", 10)  # its size is told as 0
+        read_regular("/proc/self/status", 10)  # its size is given as 0

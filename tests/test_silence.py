@@ -25,7 +25,7 @@ def test_nothing_is_heard_inside(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_all_is_heard_again_behind_it(capfd):
+def test_all_is_heard_again_after_it(capfd):
     with silence():
         pass
     with pytest.warns(UserWarning, match="warning"):

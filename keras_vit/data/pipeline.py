@@ -14,7 +14,8 @@ from typing import Any
 
 from keras_vit.annotations import PADDING_WEIGHT, Tensor
 from keras_vit.checks import check_choice, check_int, check_positive_int, check_process
-from keras_vit.data.augmentation import Augmentation, augment_batch, find_augmentation
+from keras_vit.data.augmentation.records import Augmentation, find_augmentation
+from keras_vit.data.augmentation.transforms import augment_batch
 from keras_vit.data.host_sharding import HostShard, find_shard, host_batch_size
 from keras_vit.data.opening import open_source
 from keras_vit.data.prepare import augment_example, decode_example, resize_image, scale_image

@@ -9,7 +9,8 @@ import types
 from typing import cast
 
 from keras_vit.annotations import Pair, Tensor
-from keras_vit.data.augmentation import Augmentation, augment_image, crop_window
+from keras_vit.data.augmentation.records import Augmentation
+from keras_vit.data.augmentation.transforms import augment_image, crop_window
 from keras_vit.images.decode import decode_image, decode_window
 from keras_vit.images.preprocessing import Preprocessing, fit_channels, scaled
 from keras_vit.images.resizing import gives_whole_levels, resize_and_crop

@@ -127,7 +127,7 @@ def test_splits_of_two_sizes_are_not_joined():
         source.split("train+test")
 
 
-def test_digits_are_meant_beside_a_folder_of_that_name(tmp_path, monkeypatch):
+def test_digits_are_meant_despite_a_folder_of_that_name(tmp_path, monkeypatch):
     (tmp_path / "digits").mkdir()
     monkeypatch.chdir(tmp_path)
     assert open_source("digits").sizes["train"] > 1000

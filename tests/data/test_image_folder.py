@@ -131,7 +131,7 @@ def test_copies_of_one_file_stay_in_one_split(tmp_path):
         assert split_of[str(photo)] == split_of[str(copy)]
 
 
-def test_file_in_two_given_splits_and_a_folder_beside_them_are_warned_of(tmp_path):
+def test_file_in_two_given_splits_and_a_folder_next_to_them_are_warned_of(tmp_path):
     write_photos(tmp_path / "train")
     write_photos(tmp_path / "test", seed=1)
     shutil.copy(tmp_path / "train" / "ash" / "0.jpeg", tmp_path / "test" / "ash" / "again.jpeg")
@@ -238,7 +238,7 @@ def test_class_called_train_is_a_class_among_classes(tmp_path):
     write_photos(tmp_path / "d" / "train", classes=("bus", "train"))
     write_photos(tmp_path / "d" / "test", classes=("bus", "train"), seed=1)
     assert open_source(tmp_path / "d").sizes == {"train": 10, "test": 10}
-    write_photos(tmp_path / "d", classes=("more",), seed=2)  # beside splits
+    write_photos(tmp_path / "d", classes=("more",), seed=2)  # next to splits
     with pytest.warns(UserWarning, match="left out: more"):
         assert open_source(tmp_path / "d").sizes == {"train": 10, "test": 10}
 

@@ -163,7 +163,7 @@ def test_augmentation_of_files_crops_the_upright_picture(tmp_path):
         (tmp_path / name / "train" / "y").mkdir()
         (tmp_path / name / "train" / "y" / "1.png").write_bytes(
             data + b"\0"
-        )  # behind the end, so that no file stands in two classes
+        )  # after the end, so that no file stands in two classes
     record = Preprocessing(image_size=(20, 28))
     upright, other = (next(iter(train(tmp_path / n, 16, record, augmentation="inception")))[0] for n in "ab")
     np.testing.assert_array_equal(upright, other)

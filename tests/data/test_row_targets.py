@@ -119,7 +119,7 @@ def test_parquet_has_lists_of_labels_and_columns_of_numbers(photos):
             assert list(row.values()) == wanted(int(key.rpartition(":")[2].partition(".")[0]))
 
 
-def test_numbers_are_the_columns_beside_path_and_split(photos):
+def test_numbers_are_the_columns_except_path_and_split(photos):
     rows = [f"{n}.png,{n / 8},train,{1e3 * n}" for n in range(16)] + ["16.png,-1,test,7"]
     source = open_numbers(table(photos, "path,age,split,price", rows))
     assert source.class_names == ("age", "price")

@@ -25,7 +25,7 @@ SLURM = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_T
         ("1", {}, "--shard 1"),
     ],
 )
-def test_shard_is_told_by_the_command_or_the_variables(text, variables, expected):
+def test_shard_is_that_of_the_command_or_the_variables(text, variables, expected):
     if isinstance(expected, tuple):
         assert cluster_shard(text, variables) == expected
         return

@@ -150,7 +150,7 @@ def test_places_without_a_photo_and_no_photos_at_all(place, tmp_path):
         (("m.onnx", "scores", "auto", None, 0), ValueError, "`threads`"),
     ],
 )
-def test_wrong_words_are_told_before_anything_is_opened(arguments, error, words):
+def test_wrong_words_are_reported_before_anything_is_opened(arguments, error, words):
     with pytest.raises(error, match=words):
         keras_vit.Embedder(*arguments)
 
@@ -165,14 +165,14 @@ def test_wrong_words_are_told_before_anything_is_opened(arguments, error, words)
         ("no-such-model", {}, FileNotFoundError, "nothing is there"),
     ],
 )
-def test_what_cannot_be_opened_is_told_at_the_first_call(place, monkeypatch, model, named, error, words):
+def test_what_cannot_be_opened_is_reported_at_the_first_call(place, monkeypatch, model, named, error, words):
     monkeypatch.chdir(place)
     embedder = keras_vit.Embedder(model, **named)
     with pytest.raises(error, match=words):
         embedder([b""])
 
 
-def test_what_is_no_batch_of_photos_is_told(place):
+def test_what_is_no_batch_of_photos_is_reported(place):
     embedder = keras_vit.Embedder(place / ENGINE)
     for wrong, words in (("photo.jpg", "a str"), ({"bytes": [b""]}, "a dict"), ([5], "its bytes or its path")):
         with pytest.raises(TypeError, match=words):

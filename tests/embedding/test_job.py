@@ -122,7 +122,7 @@ def test_embed_again_refuses_a_part_that_was_damaged_inside_since(photos, engine
     data = bytearray(place.read_bytes())
     data[300] ^= 1
     place.write_bytes(data)
-    for missing in (False, True):  # the last part is computed, and the other one is told still
+    for missing in (False, True):  # the last part is computed, and the other one is reported still
         (job / "part-00014.parquet").unlink(missing_ok=missing)
         code, said, errors = run("embed", photos, "--model", engine, "--out", job, "--processes", 1)
         assert (code, any("done" in line for line in said)) == (1, False)
@@ -247,7 +247,7 @@ def test_files_of_others_are_never_replaced(photos, engine, job, tmp_path, run):
     assert (code, "a folder of its own" in errors[-1]) == (1, True)
 
 
-def test_what_cannot_be_embedded_is_told(engine, tmp_path, run):
+def test_what_cannot_be_embedded_is_reported(engine, tmp_path, run):
     (tmp_path / "empty").mkdir()
     (tmp_path / "table.csv").write_text("file\na.jpg\n")
     (tmp_path / "one.csv").write_text(f"path\n{engine}\n")

@@ -75,12 +75,12 @@ def test_equal_vectors_come_by_their_index_and_a_row_without_direction_has_no_ne
         (("no/such/folder", None, 1), ValueError, "that of a job"),
     ],
 )
-def test_wrong_arguments_are_told(arguments, error, words):
+def test_wrong_arguments_are_reported(arguments, error, words):
     with pytest.raises(error, match=words):
         keras_vit.nearest_neighbors(*arguments)
 
 
-def test_engine_that_is_unknown_or_not_installed_is_told(vectors, monkeypatch):
+def test_engine_that_is_unknown_or_not_installed_is_reported(vectors, monkeypatch):
     with pytest.raises(ValueError, match=r"`engine`(?s:.*)'faiss'"):
         keras_vit.nearest_neighbors(vectors, engine="fais")
     monkeypatch.setitem(sys.modules, "faiss", None)

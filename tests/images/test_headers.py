@@ -48,7 +48,7 @@ def test_what_is_no_image_is_upright(data):
     assert exif_orientation(data) == 1
 
 
-def test_chunk_behind_the_pixels_of_a_png_is_found():
+def test_chunk_after_the_pixels_of_a_png_is_found():
     data, chunk = encoded(PIXELS, "PNG"), BIG_PNG[BIG_PNG.index(b"eXIf") - 4 :][: 12 + len(BIG_ENDIAN)]
     data = data[:-12] + chunk + data[-12:]
     assert orientations(data) == (6, 6)
@@ -110,7 +110,7 @@ def test_block_cut_anywhere_gives_one_orientation_in_a_graph_and_outside_of_it(d
     ],
     ids=["rgb", "grey", "turned", "png", "progressive", "progressive grey"],
 )
-def test_a_file_of_one_scan_is_told_from_one_of_several(data, expected):
+def test_a_file_of_one_scan_is_distinguished_from_one_of_several(data, expected):
     assert found(data)[1] is expected
 
 
@@ -128,7 +128,7 @@ def test_no_more_segments_or_chunks_are_looked_at_than_the_limit(kind):
         assert orientations(data[:place] + part * count + data[place:]) == (expected, expected)
 
 
-def test_a_marker_that_no_length_follows_proves_nothing_behind_it():
+def test_a_marker_that_no_length_follows_proves_nothing_after_it():
     data = encoded(PIXELS)
     assert found(data[:2] + b"\xff\xd0\0\2" + data[2:])[1] is False
 
@@ -146,8 +146,8 @@ def of_scans(count):
 def test_scans_are_counted(hidden):
     for count, expected in ((MAX_SCANS, True), (MAX_SCANS + 1, False)):
         data = of_scans(count)
-        behind = 4 + int.from_bytes(data[4:6], "big")  # the first segment
-        assert few(data[:behind] + hidden + data[behind:]) is expected
+        after = 4 + int.from_bytes(data[4:6], "big")  # the first segment
+        assert few(data[:after] + hidden + data[after:]) is expected
 
 
 def test_scans_are_counted_over_the_bounds_of_pieces(monkeypatch):
@@ -158,14 +158,14 @@ def test_scans_are_counted_over_the_bounds_of_pieces(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_file_of_too_many_parts_is_told(kind):
+def test_a_file_of_too_many_parts_is_reported(kind):
     data, part = encoded(PIXELS, kind), {"JPEG": b"\xff\xe2\0\2", "PNG": b"\0\0\0\0abCd\0\0\0\0"}[kind]
     place = {"JPEG": 2, "PNG": 33}[kind]
     assert few(data[:place] + part * 900 + data[place:])
     assert not few(data[:place] + part * MAX_STEPS + data[place:])
 
 
-@pytest.mark.parametrize("place", [33, -12], ids=["before the pixels", "behind them"])
+@pytest.mark.parametrize("place", [33, -12], ids=["before the pixels", "after them"])
 def test_texts_of_a_png_are_left_out_and_nothing_else(place):
     data = BIG_PNG
     texts = b"".join(b"\0\0\0\5" + name + b"a\0\0bcCRC " for name in (b"zTXt", b"iTXt"))

@@ -53,7 +53,7 @@ def written(folder, files=KINDS):
     for label in ("a", "b"):
         (folder / label).mkdir(parents=True)
         for name, data in files.items():
-            (folder / label / name).write_bytes(data + label.encode())  # behind the end, where no decoder looks
+            (folder / label / name).write_bytes(data + label.encode())  # after the end, where no decoder looks
     return folder
 
 
@@ -85,7 +85,7 @@ def test_pixels_are_those_that_were_written(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["WEBP", "BMP"])
-def test_every_truncation_and_damage_is_told_in_words(kind):
+def test_every_truncation_and_damage_is_reported(kind):
     data, rng = encoded(PIXELS, kind), np.random.default_rng(0)
     for cut in range(20, len(data) - 1, max(len(data) // 60, 1)):
         with pytest.raises(PillowError, match=r"damaged or truncated|Mpx|no pixels"):
@@ -107,7 +107,7 @@ def test_huge_picture_is_refused_by_its_header():
             convert_to_png(bytes(data))
 
 
-def test_kind_is_told_by_the_first_bytes():
+def test_kind_is_known_by_the_first_bytes():
     assert pillow_format(b"BMW is a car of many colours") is None
     assert pillow_format(KINDS["plain.png"]) is None
     assert convert_to_png(KINDS["plain.png"]) == KINDS["plain.png"]

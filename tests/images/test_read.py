@@ -25,12 +25,12 @@ from keras_vit.images.read import ImageError, read_image
         (("photo.jpg", 3, "small"), TypeError, "least_size='small'"),
     ],
 )
-def test_what_is_no_path_is_told_by_its_name(arguments, error, words):
+def test_what_is_no_path_is_reported_by_its_name(arguments, error, words):
     with pytest.raises(error, match=words):
         keras_vit.read_image(*arguments)
 
 
-def test_places_without_a_photo_are_told_and_not_opened(tmp_path):
+def test_places_without_a_photo_are_reported_and_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     for name, reason in (("pipe.jpg", "a pipe, not a regular file"), (".", "a folder, not an image")):
         with pytest.raises(ImageError, match=reason) as caught:

@@ -172,7 +172,7 @@ def test_layers_take_directions_apart(monkeypatch):
 
 
 def test_only_the_drawn_operation_is_computed():
-    """Sixteen operations sit in branches of the graph, none of them beside the branch."""
+    """Sixteen operations sit in branches of the graph, none of them outside of one."""
     record = Augmentation(crop="none", flip=False, randaugment_layers=1, randaugment_magnitude=5)
     change = tf.function(lambda image, seed: augment_image(image, record, (16, 16), seed))
     graph = change.get_concrete_function(tf.TensorSpec((16, 16, 3)), tf.TensorSpec((2,), tf.int32)).graph

@@ -236,7 +236,7 @@ def test_parquet_that_is_no_good_is_named(tmp_path, given, words):
         open_source(tmp_path)
 
 
-def test_second_column_of_photos_or_labels_is_told(tmp_path):
+def test_second_column_of_photos_or_labels_is_reported(tmp_path):
     pq.write_table(table(jpg=pa.array(JPEGS[::-1]), target=pa.array([1] * 6)), tmp_path / "a.parquet")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

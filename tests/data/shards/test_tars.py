@@ -123,7 +123,7 @@ def test_photo_with_two_dots_is_refused_unless_another_of_its_key_is_plain(tmp_p
 
 
 def test_sizes_of_more_than_eight_gigabytes_are_read(tmp_path):
-    """As GNU and pax write them; the photo lies behind 9 GiB of nothing, which takes no room on the disk."""
+    """As GNU and pax write them; the photo lies after 9 GiB of nothing, which takes no room on the disk."""
     hole = 9 * 2**30
     for kind in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         path = tmp_path / str(kind) / "large.tar"
@@ -191,10 +191,10 @@ def test_member_that_is_no_good_is_named(tmp_path, members, words):
         open_source(tmp_path)
 
 
-def test_labels_are_numbers_or_names_and_names_lie_beside(tmp_path):
+def test_labels_are_numbers_or_names_and_names_lie_next_to_them(tmp_path):
     write_tar(tmp_path / "a" / "a.tar", labelled("b.jpg", label="12"))
     assert open_source(tmp_path / "a").class_names == ("0", "12")  # in the order of numbers, as of a table
-    named = [("c.json", b'{"class": "owl"}')]  # the name of a class beside its number
+    named = [("c.json", b'{"class": "owl"}')]  # the name of a class next to its number
     write_tar(tmp_path / "c" / "c.tar", [*labelled("c.jpg", label="12"), *named])
     assert open_source(tmp_path / "c").class_names == ("0", "12")
     write_tar(tmp_path / "a" / "b.tar", [("c.jpg", JPEG), *named])
