@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: how fast models run beside other software with the same weights."""
+"""`python -m benchmarks`: how fast models run here and in other software with the same weights."""
 
 import argparse
 import dataclasses
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     new = argparse.ArgumentParser(
         "python -m benchmarks",
-        description="Times inference, training, building and loading, beside other software with the same weights.",
+        description="Times inference, training, building and loading, here and elsewhere, with the same weights.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         epilog="example: python -m benchmarks --model B/16 --against timm,openvino --results out",
     )

@@ -97,7 +97,7 @@ class Worker:
 
 def work(name, variant, folder):
     model = trained(variant)
-    begin = {"ours": ours, "ours-jax": ours, "orbax": orbax}.get(name, tensorflow)(name, model, folder)
+    begin = {"ours": own, "ours-jax": own, "orbax": orbax}.get(name, tensorflow)(name, model, folder)
     step = stepping(model)
     step()
     print("ready", flush=True)
@@ -169,7 +169,7 @@ def newest_size(folder):
     return sum(path.stat().st_size for place in places for path in place.rglob("*") if path.is_file()) / len(places)
 
 
-def ours(name, model, folder):
+def own(name, model, folder):
     from keras_vit.training.resuming.async_writer import AsyncWriter
     from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
     from keras_vit.training.resuming.variables import StateReader

@@ -48,7 +48,7 @@ def main():
         files = sorted(map(str, Path(folder).rglob("*.jpg")))
         rows = []
         for change, augmentation in CHANGES.items():
-            loaders = {"keras_vit": ours(source, augmentation, arguments.batch_size)}
+            loaders = {"keras_vit": keras_vit_batches(source, augmentation, arguments.batch_size)}
             if change in ("none", "crop, flip"):
                 loaders |= peers(files, augmentation is not None, arguments.batch_size)
             else:
@@ -92,7 +92,7 @@ def write_photos(folder, count):
         tf.io.write_file(str(folder / label / f"{number}.jpg"), jpeg)
 
 
-def ours(source, augmentation, batch_size):
+def keras_vit_batches(source, augmentation, batch_size):
     preprocessing = keras_vit.Preprocessing(image_size=SIZE)
     arguments = {"preprocessing": preprocessing, "training": True, "augmentation": augmentation}
     return iter(keras_vit.load_dataset(source, "train", batch_size=batch_size, **arguments))
@@ -106,7 +106,7 @@ def peers(files, cropped, batch_size):
 
 
 def plain(files, cropped, batch_size):
-    """Batches of tf.data without anything of ours."""
+    """Batches of tf.data without this package."""
     dataset = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files)).repeat()
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -198,7 +198,7 @@ def settled():
 def table(found):
     """Prints and yields a row for each loader; ratios are to plain tf.data."""
     for name, times in found.items():
-        ratio = statistics.median(mine / theirs for mine, theirs in zip(times, found["tf.data"], strict=True))
+        ratio = statistics.median(own / other for own, other in zip(times, found["tf.data"], strict=True))
         row = {"loader": name, "ms_an_image": round(statistics.median(times), 3), "ratio": round(ratio, 2)}
         print(f"{name:12}{row['ms_an_image']:8.3f}{row['ratio']:8.2f}", flush=True)
         yield row

@@ -84,9 +84,9 @@ def written(folder: Path, count: int) -> dict[str, Path]:
 def commands(folder: Path, places: dict[str, Path]) -> dict[tuple[str, int, str], list[str]]:
     """What is typed without the folder for the vectors, by engine, workers and kind of file."""
     model = str(folder / "model.onnx")
-    ours = [sys.executable, "-m", "keras_vit", "embed", "--model", model, "--part", "1000", "--processes"]
-    found = {("keras-vit embed", 1, name): [*ours, "1", str(place), "--out"] for name, place in places.items()}
-    found |= {("keras-vit embed", 2, "folder"): [*ours, "2", str(places["folder"]), "--out"]}
+    command = [sys.executable, "-m", "keras_vit", "embed", "--model", model, "--part", "1000", "--processes"]
+    found = {("keras-vit embed", 1, name): [*command, "1", str(place), "--out"] for name, place in places.items()}
+    found |= {("keras-vit embed", 2, "folder"): [*command, "2", str(places["folder"]), "--out"]}
     for (engine, package), script in zip(_PACKAGES.items(), ("ray_data.py", "spark.py"), strict=True):
         if importlib.util.find_spec(package):
             command = [sys.executable, str(_SCALE / script), str(folder / "photos.txt"), model]

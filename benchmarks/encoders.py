@@ -1,4 +1,4 @@
-"""`python -m benchmarks.encoders`: processor time of encoders on one core, beside timm's with the same weights.
+"""`python -m benchmarks.encoders`: processor time of encoders on one core, here and in timm with the same weights.
 
 Each runner has its own process, and is called in turn with the others. The least processor time of all calls counts:
 other work on the machine changes it little.
@@ -92,7 +92,7 @@ def measured(model: str, side: int, batch: int, runners: list[str], rounds: int)
 def _worker(name: str, job: dict) -> Worker:
     python = PEERS["timm"].python if name == "timm" else sys.executable
     job = {**job, "runner": name, "cores": cores()[:1]}
-    return Worker(name, python, _FILE, job, environment(Benchmark(), "float32", ours=name != "timm"))
+    return Worker(name, python, _FILE, job, environment(Benchmark(), "float32", own=name != "timm"))
 
 
 def _checked(worker: Worker, answer: str) -> Worker:

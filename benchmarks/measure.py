@@ -200,7 +200,7 @@ def _filled(asked: Benchmark, case: Case, facts: dict[str, dict], seconds: Secon
 
 
 def _flops(case: Case) -> int | None:
-    """Of one call, as ours computes the model; `None` where nothing is called."""
+    """Of one call, as this package computes the model; `None` where nothing is called."""
     if case.task in FRESH:
         return None
     passes = TRAINING_PASSES if case.task == "train" else 1
@@ -228,9 +228,9 @@ def spread(seconds: Sequence[float]) -> float:
     return (high - low) / middle
 
 
-def ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
+def ratio(own: Sequence[float], other: Sequence[float]) -> float:
     """Median over rounds of one's seconds over the other's in the same round."""
-    return statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+    return statistics.median(a / b for a, b in zip(own, other, strict=True))
 
 
 def fastest(seconds: Seconds, names: Sequence[str]) -> str | None:

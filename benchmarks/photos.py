@@ -1,4 +1,4 @@
-"""`python -m benchmarks.photos`: `keras-vit predict` of large photos beside a script with timm, from start to end.
+"""`python -m benchmarks.photos`: `keras-vit predict` of large photos and a script with timm, from start to end.
 
 Each round starts a new process of each, in turn, after one round that is not timed. Both read the same random weights.
 """
@@ -58,23 +58,23 @@ def main(arguments: list[str] | None = None) -> None:
 
 def commands(folder: Path, photos: list[str]) -> dict[str, list[str]]:
     """What is typed, by runner; each prints JSON."""
-    ours = [sys.executable, "-m", "keras_vit", "predict", *photos, "--json", "--model"]
+    command = [sys.executable, "-m", "keras_vit", "predict", *photos, "--json", "--model"]
     timm = [PEERS["timm"].python, str(_SCRIPT), str(folder / "timm"), *photos]
     models = (["timm"], ["timm", "--exact"], ["official.npz"])
-    found = {name: [*ours, str(folder / model), *more] for name, (model, *more) in zip(RUNNERS, models, strict=True)}
+    found = {name: [*command, str(folder / model), *more] for name, (model, *more) in zip(RUNNERS, models, strict=True)}
     return found | {"timm": timm}
 
 
 def measured(asked: dict[str, list[str]], rounds: int) -> list[dict[str, Any]]:
-    """A row of each of ours: median seconds and processor time, and the largest difference of a probability.
+    """A row for each own runner: median seconds and processor time, and the largest difference of a probability.
 
     Raises:
-        BenchmarkError: if a command fails, or ours answers otherwise than timm about the same model.
+        BenchmarkError: if a command fails, or the answers differ from timm's for the same model.
     """
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in asked}
     answers: dict[str, Any] = {}
     for number, name in enumerate(in_turn(list(asked), rounds + 1)):
-        *times, answer = timed(asked[name], ours=name != "timm")
+        *times, answer = timed(asked[name], own=name != "timm")
         answers[name] = json.loads(answer)
         if number >= len(asked):
             taken[name].append((times[0], times[1]))
@@ -82,9 +82,9 @@ def measured(asked: dict[str, list[str]], rounds: int) -> list[dict[str, Any]]:
     for name in RUNNERS:
         row: dict[str, Any] = {"runner": name, "difference": None, "versions": versions(asked["timm"][0])}
         pairs = zip(*taken[name], strict=True), zip(*taken["timm"], strict=True)
-        for field, mine, theirs in zip(("seconds", "processor_s"), *pairs, strict=True):
-            row |= {field: statistics.median(mine), f"timm_{field}": statistics.median(theirs)}
-            row["ratio" if field == "seconds" else "processor_ratio"] = ratio(mine, theirs)
+        for field, own, other in zip(("seconds", "processor_s"), *pairs, strict=True):
+            row |= {field: statistics.median(own), f"timm_{field}": statistics.median(other)}
+            row["ratio" if field == "seconds" else "processor_ratio"] = ratio(own, other)
         if "official" not in name:  # whose photos are prepared by another rule
             row["difference"] = difference(answers[name], answers["timm"])
             if row["difference"] > _BOUND:
@@ -93,22 +93,22 @@ def measured(asked: dict[str, list[str]], rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def difference(mine: list[dict], theirs: list[dict]) -> float:
+def difference(own: list[dict], other: list[dict]) -> float:
     """The largest difference of the best probabilities, over the largest of that photo."""
     shares = []
-    for pair in zip(mine, theirs, strict=True):
+    for pair in zip(own, other, strict=True):
         one, other = (np.array([best["probability"] for best in each["predictions"]]) for each in pair)
         shares.append(abs(one - other).max() / other.max())
     return float(max(shares))
 
 
-def timed(command: list[str], ours: bool) -> tuple[float, float, str]:
+def timed(command: list[str], own: bool) -> tuple[float, float, str]:
     """Seconds from start to end, seconds of processor time, and the output.
 
     Raises:
         BenchmarkError: for another exit code than 0.
     """
-    found = environment(Benchmark(), "float32", ours)
+    found = environment(Benchmark(), "float32", own)
     for name in [name for name in found if name.endswith("_THREADS")]:  # what libraries choose by themselves
         found.pop(name)
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as words:
@@ -125,7 +125,7 @@ def timed(command: list[str], ours: bool) -> tuple[float, float, str]:
 
 
 def write_weights(folder: Path, name: str) -> None:
-    """Random weights of one model, `timm` for both and `official.npz` for ours."""
+    """Random weights of one model, `timm` for both and `official.npz` for this package."""
     import warnings
 
     import keras

@@ -31,7 +31,7 @@ class Peer:
         file: what its process runs.
         needs: what must be installed in its interpreter.
         tasks: that it has.
-        layout: of the weights that it reads, beside the official one.
+        layout: of the weights that it reads, besides the official one.
         precisions: that it has, of `PRECISIONS`.
         variable: of the environment, which names its interpreter; `None` for this one.
     """
@@ -64,7 +64,7 @@ PEERS = {
 }
 RUNNERS = {"model": TASKS, "xla": ("inference", "train")}
 RUNNERS |= dict.fromkeys(("auto", "tensorflow", "openvino", "onnxruntime"), ("inference",))  # of `accelerate`
-_ON_CPU = ("auto", "openvino", "onnxruntime")  # of ours
+_ON_CPU = ("auto", "openvino", "onnxruntime")  # of this package
 OWN_FILE = _FOLDER / "own.py"
 _CHOICES: dict[str, Iterable[str]] = {
     **{"precision": PRECISIONS, "task": TASKS, "against": PEERS, "runners": RUNNERS, "optimizer": OPTIMIZERS},
@@ -161,7 +161,7 @@ class Benchmark:
         for task in self.task:
             if not self.own_runners(task):
                 raise ValueError(
-                    f"every task needs a runner of ours that has it.\nReceived: task={task!r}, "
+                    f"every task needs a runner of this package that has it.\nReceived: task={task!r}, "
                     f"runners={','.join(self.runners or ())!r}. Add model."
                 )
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.resolution`: processor time and memory beside timm's as images grow, on one core.
+"""`python -m benchmarks.resolution`: processor time and memory for growing images, here and in timm, on one core.
 
 All processes are called in turn. The least processor time of all calls counts: other work on the machine changes it
 little. Memory is the most that a process ever had beyond its imports, so that of `accelerate` has what builds it.
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def measured(case: Case, runners: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
-    """Rows with `FIELDS`, one of each runner of ours.
+    """Rows with `FIELDS`, one for each runner of this package.
 
     Raises:
         BenchmarkError: if one of them cannot run here, or computes something else than timm.
@@ -94,7 +94,7 @@ def _first(worker: Worker, file: str) -> Any:
 def _difference(found: Any, wanted: Any, case: Case) -> float:
     difference = logits_difference(found, wanted) if case.task == "inference" else abs(found / wanted - 1)
     if difference > LOGITS_BOUNDS[case.precision]:
-        raise BenchmarkError(f"ours must compute what timm does.\nReceived: a difference of {difference:.2g}.")
+        raise BenchmarkError(f"this package must compute what timm does.\nReceived: a difference of {difference:.2g}.")
     return difference
 
 

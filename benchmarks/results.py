@@ -77,7 +77,7 @@ def read(folder: Path = FOLDER) -> list[dict[str, Any]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Those that are there; a folder may hold tables of other kinds beside them."""
+    """The tables that exist; a folder may hold other tables too."""
     return [file for file in (folder / f"{task}.csv" for task in TASKS) if file.exists()]
 
 

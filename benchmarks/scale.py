@@ -121,7 +121,7 @@ def estimate(
 
 
 def work(config, shapes, image_size, shared):
-    """FLOPs of a training step of one device for each image; devices share what is behind a hybrid's ResNet."""
+    """FLOPs of a training step of one device for each image; devices share what follows a hybrid's ResNet."""
     classes = shapes["head/kernel"][-1] if "head/kernel" in shapes else 0
     forward = flops(config, image_size, classes=classes)
     return TRAINING_PASSES * (forward.stem + (forward.total - forward.stem) / shared)
@@ -147,8 +147,8 @@ def sent_bytes(config, shapes, parts, kind, devices, group, batch, tokens):
 
     Data parallelism sums every gradient. FSDP gathers each cut weight and sums its gradient: XLA gathers once and sums
     whole, or gathers twice and sums parts, which is as much. Behind a last block that computes the class token alone
-    it sends that instead of the MLP's weights, if that is less. Tensor parallelism sums tokens behind attention and
-    behind the MLP, and on the way back before the MLP and before query, key and value, each for itself.
+    it sends that instead of the MLP's weights, if that is less. Tensor parallelism sums tokens after attention and
+    after the MLP, and on the way back before the MLP and before query, key and value, each for itself.
     """
     whole = sum(numbers(shape) for path, shape in shapes.items() if path not in parts)
     share = sum(numbers(shapes[path]) for path in parts)

@@ -219,8 +219,8 @@ def report(title, seconds):
         print(f"{name} over the fastest in-process path, {fastest}: {ratio(seconds[name], seconds[fastest]):.3f}")
 
 
-def ratio(ours, theirs):
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+def ratio(own, other):
+    return statistics.median(a / b for a, b in zip(own, other, strict=True))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.shards [--photos 2000] [--rounds 7] [--batch-size 64] [--csv FILE]
 
-JPEGs of 320 x 256 are packed in every format, and a Parquet is written with compression beside. All are opened by
+JPEGs of 320 x 256 are packed in every format, and a compressed Parquet is written too. All are opened by
 `keras_vit.open_source` and read as a run reads them: shuffled, decoded, resized to 224 x 224. Loaders work in turn, one
 while the others stand still, and the ratio is a median over rounds. It is images a second of a shard over those of the
 folder, so above 1 is faster.
@@ -93,7 +93,7 @@ def table(found):
     """Prints a row for each kind, and gives them."""
     rows = []
     for name, times in found.items():
-        ratio = statistics.median(theirs / mine for mine, theirs in zip(times, found["folder"], strict=True))
+        ratio = statistics.median(other / own for own, other in zip(times, found["folder"], strict=True))
         row = {"shards": name, "ms_an_image": round(statistics.median(times), 3), "ratio": round(ratio, 2)}
         rows.append(row)
         print(f"{name:16}{row['ms_an_image']:8.3f}{row['ratio']:8.2f}", flush=True)

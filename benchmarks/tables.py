@@ -111,7 +111,7 @@ def newest(rows: Iterable[dict]) -> list[dict]:
 
 
 def speed() -> str:
-    """What is fastest where: ours beside the fastest peer, on a GPU and on one core of each kind of processor."""
+    """The fastest runner here and the fastest peer, on a GPU and on one core of each kind of processor."""
     lines = [
         (row["processor"], row["what"], row["by"], row["peer"], _faster(float(row["share"])), row["date"])
         for row in _rows("elsewhere")
@@ -266,7 +266,7 @@ def studies(name: str) -> str:
 
 
 def encoders(processor: str) -> str:
-    """Processor time of encoders beside timm's, the newest row of each case."""
+    """Processor time of encoders, here and in timm, the newest row of each case."""
     mine = [row for row in _rows("encoders") if row["machine"] == processor]
     key = ("model", "image_size", "batch", "runner")
     rows = {tuple(row[name] for name in key): row for row in sorted(mine, key=lambda row: row["date"])}
@@ -279,7 +279,7 @@ def encoders(processor: str) -> str:
 
 
 def resolution(processor: str) -> str:
-    """Processor time and memory beside timm's as images grow, the newest row of each case."""
+    """Processor time and memory for growing images, here and in timm, the newest row of each case."""
     mine = [row for row in _rows("resolution") if row["machine"] == processor]
     key = ("task", "image_size", "batch", "precision", "runner")
     rows = {tuple(row[name] for name in key): row for row in sorted(mine, key=lambda row: row["date"])}
@@ -293,7 +293,7 @@ def resolution(processor: str) -> str:
 
 
 def photos(processor: str) -> str:
-    """Processor time of a command from start to end beside that of a script with timm, the newest row of each case."""
+    """Processor time of a command and of a script with timm, from start to end, the newest row of each case."""
     mine = [row for row in _rows("photos") if row["machine"] == processor]
     rows = {(int(row["photos"]), row["runner"]): row for row in sorted(mine, key=lambda row: row["date"])}
     lines = []

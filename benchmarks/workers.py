@@ -101,7 +101,7 @@ class Worker:
 
 
 def worker_of(runner: str, asked: Benchmark, case: Case, files: dict, **said: object) -> Worker:
-    """The process of a runner: a peer's name, or `ours-` and the name of one of ours.
+    """The process of a runner: a peer's name, or `ours-` and the name of a runner of this package.
 
     Args:
         runner: its name in the results.
@@ -126,11 +126,11 @@ def worker_of(runner: str, asked: Benchmark, case: Case, files: dict, **said: ob
         "device": asked.device,
         **said,
     }
-    return Worker(runner, python, file, job, environment(asked, case.precision, ours=file == OWN_FILE))
+    return Worker(runner, python, file, job, environment(asked, case.precision, own=file == OWN_FILE))
 
 
-def environment(asked: Benchmark, precision: str, ours: bool) -> dict[str, str]:
-    """The variables of a process: threads, backend, device, and for ours where this package lies."""
+def environment(asked: Benchmark, precision: str, own: bool) -> dict[str, str]:
+    """The variables of a process: threads, backend, device, and for own runners the path of this package."""
     found = {
         "TF_ENABLE_ONEDNN_OPTS": "1",  # as by default from AVX-512 on
         **os.environ,
@@ -139,14 +139,14 @@ def environment(asked: Benchmark, precision: str, ours: bool) -> dict[str, str]:
         "KERAS_BACKEND": asked.backend,
         "HF_HUB_OFFLINE": "1",
     }
-    found.pop("PYTHONSAFEPATH", None)  # the files of a process lie beside each other
+    found.pop("PYTHONSAFEPATH", None)  # the files of a process are in one folder
     if asked.device == "cpu":
         found |= {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
     else:  # which all processes share
         found |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
         if precision == "float32":  # and no TensorFloat-32, which libraries take for it by default
             found |= {"NVIDIA_TF32_OVERRIDE": "0", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
-    if ours:
+    if own:
         places = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
         found["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     return found

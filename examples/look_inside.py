@@ -2,7 +2,7 @@
 
     python examples/look_inside.py --out pictures [--theme dark] [--epochs 40]
 
-One model learns scikit-learn's handwritten digits. The other tells from which half of which of scikit-learn's two
+One model learns scikit-learn's handwritten digits. The other predicts from which half of which of scikit-learn's two
 photos a crop is: it is pre-trained to tell which way up a crop is, and fine-tuned from that checkpoint with a new head.
 Crops to train and to test are drawn anywhere, so they overlap. Each model sits in one with augmentation around it, and
 is looked into there; the second one also looks at a whole photo, by resized positions. Of that photo `keras-vit look`'s

@@ -3,7 +3,7 @@
     python examples/masked_patches.py [--seed 0] [--target mean_color] [--epochs 60]
 
 A small ViT is pre-trained on 1,257 of scikit-learn's handwritten digits at 16 pixels, without their labels: half of the
-patches are hidden, and it tells their colours. Its checkpoint then starts a classifier, which is fine-tuned on few
+patches are hidden, and it predicts their colours. Its checkpoint then starts a classifier, which is fine-tuned on few
 labels. The same classifier from random initialisation is trained for comparison, on the same labels and with as many
 steps. Each start takes the learning rate at which it does best on 180 validation digits. The subsets of labels are
 nested. All are tested on 360 other digits. The last line is one JSON object.
@@ -72,7 +72,7 @@ def optimizer(rate, steps):
 
 
 def pretrain(source, arguments, path):
-    """Writes a checkpoint; gives how well hidden patches of the test images are told, before and after."""
+    """Writes a checkpoint; returns how well hidden patches of the test images are predicted, before and after."""
     keras.utils.set_random_seed(arguments.seed)
     model = keras_vit.build(CONFIG, input_shape=SHAPE, include_top=False)
     masked = keras_vit.MaskedPatchPrediction(model, arguments.target, seed=arguments.seed)

@@ -37,7 +37,7 @@ MODELS = {  # config, rate, weight decay; table 3 has .03 without and .3 with re
 STEPS, BATCH, AT_ONCE = 300, 32, 20
 SUBSETS = (50, 200, 600, 1257)
 UPSTREAM = (50, 200, 629)  # of the digits 0 to 4
-LABELS = 100  # behind masked patch prediction
+LABELS = 100  # after masked patch prediction
 
 
 def main():
@@ -153,7 +153,7 @@ def heads(seeds):
 def few_shot(seeds):
     """5 shots of each of the digits 5 to 9 for a probe on models that learned 0 to 4 from more and more images.
 
-    These are trained on in four orientations, which are 20 classes: of 5 a model keeps little that tells others apart.
+    These are trained on in four orientations, which are 20 classes: with 5, models learn little that separates others.
     """
     upstream, downstream = (_some_classes(digits(), classes) for classes in (range(5), range(5, 10)))
     found = {}
@@ -191,7 +191,7 @@ def _probed(model, source):
 
 
 def masked_patches(seeds):
-    """Fine-tuning on few labels, from fresh weights and behind masked patch prediction on all images without labels."""
+    """Fine-tuning on few labels, from fresh weights and after masked patch prediction on all images without labels."""
     config = dataclasses.replace(VIT, pooling="gap")
     train = trainer(config, *MODELS["ViT"][1:])
     few = [digits().subset(LABELS, seed=s) for s in seeds]
@@ -202,7 +202,7 @@ def masked_patches(seeds):
 
 
 def _pretrained(train, seed):
-    """The weights of a model behind 4 times the steps of masked patch prediction, with a fresh head."""
+    """The weights of a model after 4 times the steps of masked patch prediction, with a fresh head."""
     model = _fresh(train, seed)
     masked = keras_vit.MaskedPatchPrediction(model, "mean_color", seed=seed)
     images, steps = model.preprocessing(digits().split("train").images), 4 * STEPS

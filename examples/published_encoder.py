@@ -108,7 +108,7 @@ def write_folder(wheel, folder):
 
 
 def pictures(weights, out, theme):
-    """Draws what the encoder sees in two whole photos, and tells how many of its tokens are outliers."""
+    """Draws what the encoder sees in two whole photos, and prints how many of its tokens are outliers."""
     model = keras_vit.build(weights=weights, include_top=False, input_shape=(*WHOLE, 3))
     shown = in_colour(np.stack(load_sample_images().images), WHOLE)
     images = dataclasses.replace(model.preprocessing, resize="none", image_size=None)(shown)
@@ -124,7 +124,7 @@ def pictures(weights, out, theme):
     plots.draw_maps(heads, titles, "attention of the class token", shown[0], path=out / "heads.png", theme=theme)
     raw = keras_vit.features(model, images, blocks=(last,), norm=False)[last]
     norms = analysis.token_norms(raw)
-    title = "lengths of tokens behind the last block"
+    title = "lengths of tokens after the last block"
     plots.draw_maps(norms, ["pagoda", "flower"], title, path=out / "lengths.png", theme=theme)
     facts = {"tokens": int(norms[0].size), "median": np.median(norms, axis=(1, 2)), "largest": norms.max(axis=(1, 2))}
     facts = {name: np.round(fact, 1).tolist() for name, fact in facts.items()}

@@ -5,7 +5,7 @@
 Start it in several terminals, or on several machines that share the disk: all processes take trials from one journal
 file, until there are as many as asked for. A trial is a run of `keras_vit.finetune` in a folder of its own. One that is
 worse than the median of the trials before it is stopped after an epoch, and keeps its best model. A trial whose process
-was killed goes on in the next process that asks for one, from the run's last checkpoint. What is searched for is the
+was killed goes on in the next process that is free, from the run's last checkpoint. What is searched for is the
 accuracy on the validation images. The last line is the best trial as JSON; its folder has the report.
 """
 

@@ -1,4 +1,4 @@
-"""Puts a trained model behind TensorFlow Serving's REST and gRPC calls on this machine, and asks it about photos.
+"""Serves a trained model by TensorFlow Serving's REST and gRPC calls on this machine, and classifies photos.
 
     python examples/serve.py served                     serve an exported folder (keras-vit export runs/mine served)
     python examples/serve.py model.keras                export a model to a temporary folder, and serve that
@@ -57,7 +57,7 @@ def parse_arguments():
     parser.add_argument(
         "--ask", nargs="+", type=Path, metavar="PHOTO", help="JPEG or PNG files to ask the server about"
     )
-    parser.add_argument("--demo", action="store_true", help="trains, exports, serves, asks and stops")
+    parser.add_argument("--demo", action="store_true", help="trains, exports, serves, classifies and stops")
     parser.add_argument("--protocol", choices=("rest", "grpc"), default="rest", help="how to ask (default: rest)")
     parser.add_argument("--name", help="of the served model (default: as the folder's config.pbtxt has it)")
     parser.add_argument("--rest-port", type=int, default=8501, help="0 takes a free one (default: 8501)")
@@ -253,7 +253,7 @@ def describe(path, answer):
 
 
 def local_session():
-    """A session of requests that asks no proxy."""
+    """A session of requests without a proxy."""
     import requests
 
     session = requests.Session()
@@ -262,7 +262,7 @@ def local_session():
 
 
 def demo():
-    """Trains a small model on handwritten digits, exports and serves it, asks about three, one file broken."""
+    """Trains a small model on handwritten digits, exports and serves it, sends three photos, one of them broken."""
     from serving_stand_in import ServedModel, StandIn
 
     with tempfile.TemporaryDirectory() as place:

@@ -206,7 +206,7 @@ async def _answer(model, request, max_body, free, take):
 
 
 def _is_ambiguous(request):
-    """Whether a request tells its end in two ways, of which a proxy before may have taken the other."""
+    """Whether a request declares its length in two ways, of which a proxy may have used the other."""
     return {"content-length", "transfer-encoding"} <= set(request.headers)
 
 
@@ -282,7 +282,7 @@ def grpc_server(model, port, max_body=MAX_BODY):
             model.check(request.model_spec.name, version)
             with free:
                 return predict_message(model, request, MAX_BODY)
-        except Exception as error:  # whatever it was, the client is told
+        except Exception as error:  # any error goes to the client
             codes = {NotServedError: grpc.StatusCode.NOT_FOUND, BadRequestError: grpc.StatusCode.INVALID_ARGUMENT}
             status, text = codes.get(type(error), grpc.StatusCode.INTERNAL), _told(error)
         return context.abort(status, text)  # which raises

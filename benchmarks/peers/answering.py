@@ -23,7 +23,7 @@ class Runner:
 
     Attributes:
         job: what `benchmarks.workers.worker_of` makes.
-        packages: names of distributions whose versions are told.
+        packages: names of distributions whose versions are reported.
         builds_apart: whether values are loaded into a model that was built before; else loading builds it.
     """
 
@@ -143,7 +143,7 @@ def answer(session, words):
 
 
 def stay_on(cores):
-    """This process and its threads run on these cores only, where the system can be told so."""
+    """This process and its threads run on these cores only, where the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
 

@@ -1,6 +1,6 @@
 """keras-hub's `ViTImageClassifier`, with the weights of the official file.
 
-Its GELU is exact and cannot be chosen, so it computes what ours does with `--activation gelu` only.
+Its GELU is exact and cannot be chosen, so it is comparable with `--activation gelu` only.
 """
 
 from answering import serve

@@ -1,4 +1,4 @@
-"""What runners on Keras have in common, ours and keras-hub's: calls and training steps of a model."""
+"""What runners on Keras have in common, here and of keras-hub: calls and training steps of a model."""
 
 from answering import LeftOutError, Runner
 

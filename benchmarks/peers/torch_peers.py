@@ -89,7 +89,7 @@ class TorchRunner(Runner):
         others = [value for name, value in model.named_parameters() if not is_kernel(name, value)]
         decay = self.job["weight_decay"]
         groups = [{"params": kernels, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
-        return torch.optim.AdamW(groups, self.job["learning_rate"])  # with Adam's usual betas and 1e-8, as ours
+        return torch.optim.AdamW(groups, self.job["learning_rate"])  # with Adam's usual betas and 1e-8, as here
 
     def facts(self):
         import torch

@@ -15,10 +15,10 @@ PART = 1000  # photos, whose paths are the lines of LIST
 class WriteParts(keras_vit.Embedder):
     def __call__(self, batch):
         for part, photos in zip(batch["part"], batch["photos"], strict=True):
-            found, beside = super().__call__(photos), f"{part}.{uuid.uuid4()}"
+            found, temporary = super().__call__(photos), f"{part}.{uuid.uuid4()}"
             columns = {"photo": photos, "status": found["status"], "features": list(found["features"])}
-            parquet.write_table(table(columns), beside)
-            Path(beside).rename(part)  # so a part is whole, or it is not there
+            parquet.write_table(table(columns), temporary)
+            Path(temporary).rename(part)  # so a part is whole, or it is not there
         return {"part": batch["part"]}
 
 

@@ -19,10 +19,10 @@ def write_parts(batches):
         for part, photos in zip(batch["part"], batch["photos"], strict=True):
             if Path(part).exists():  # by a try of this task that was killed
                 continue
-            found, beside = embedder(photos), f"{part}.{uuid.uuid4()}"
+            found, temporary = embedder(photos), f"{part}.{uuid.uuid4()}"
             columns = {"photo": photos, "status": found["status"], "features": list(found["features"])}
-            parquet.write_table(table(columns), beside)
-            Path(beside).rename(part)  # so a part is whole, or it is not there
+            parquet.write_table(table(columns), temporary)
+            Path(temporary).rename(part)  # so a part is whole, or it is not there
         yield batch[["part"]]
 
 

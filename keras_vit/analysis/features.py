@@ -78,14 +78,14 @@ def features(
         ValueError: for blocks or stages that the model does not have, and as `attention_maps`.
     """
     inner = vision_transformer_in(model)
-    chosen, last_norm = _stations(inner, blocks), encoder_norm(inner)
-    network = keras.Model(inner.input, {str(name): station.tensor for name, station in chosen.items()})
+    chosen, last_norm = _taps(inner, blocks), encoder_norm(inner)
+    network = keras.Model(inner.input, {str(name): tap.tensor for name, tap in chosen.items()})
     found: dict[int | str, list] = {name: [] for name in chosen}
     for _, prepared in prepared_batches(model, inner, images, batch_size):
         tensors = network(prepared, training=False)
-        for name, station in chosen.items():
-            tensor = station.finish(tensors[str(name)])
-            tensor = last_norm(tensor) if norm and station.has_tokens and last_norm is not None else tensor
+        for name, tap in chosen.items():
+            tensor = tap.finish(tensors[str(name)])
+            tensor = last_norm(tensor) if norm and tap.has_tokens and last_norm is not None else tensor
             found[name].append(ops.convert_to_numpy(ops.cast(tensor, "float32")))
     grid = patch_grid(inner, prepared.shape) if spatial else (-1,)
     whole = {name: np.concatenate(parts) for name, parts in found.items()}
@@ -96,23 +96,23 @@ def features(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Station:
-    """A tensor of the graph, and the steps that remain."""
+class _Tap:
+    """A tensor of the graph, and the remaining steps."""
 
     tensor: Any
     has_tokens: bool = True
-    block: Any = None  # a last block that computes only the first tokens; it has to compute all
+    block: Any = None  # a last block that computes only the first tokens; all are computed here
 
     def finish(self, tensor: Any) -> Tensor:
         if self.block is None:
             return tensor
-        tokens, *beside = tensor
-        optional = dict(zip(self.block.optional_inputs, beside, strict=False))
+        tokens, *others = tensor
+        optional = dict(zip(self.block.optional_inputs, others, strict=False))
         return self.block.forward(self.block.cast_input(tokens), **optional)
 
 
 def _inputs(block: Any) -> list[Tensor]:
-    """The tokens that a block gets, and what it gets beside them."""
+    """The inputs of a block: the tokens, and optional ones."""
     return block.input if isinstance(block.input, list) else [block.input]
 
 
@@ -121,23 +121,23 @@ def spread_blocks(count: int) -> tuple[int, ...]:
     return tuple(sorted({math.ceil(count * part / _DEFAULT_BLOCKS) for part in range(1, _DEFAULT_BLOCKS + 1)}))
 
 
-def _stations(inner: VisionTransformer, wanted: Sequence[int | str] | int | str | None) -> dict[int | str, _Station]:
+def _taps(inner: VisionTransformer, wanted: Sequence[int | str] | int | str | None) -> dict[int | str, _Tap]:
     layers = encoder_blocks(inner)
-    stations: dict[int | str, _Station] = {0: _Station(_inputs(layers[0])[0])} if layers else {}
+    taps: dict[int | str, _Tap] = {0: _Tap(_inputs(layers[0])[0])} if layers else {}
     for number, block in enumerate(layers, start=1):
         is_short = block.output.shape[1] != _inputs(block)[0].shape[1]
-        stations[number] = _Station(_inputs(block), block=block) if is_short else _Station(block.output)
+        taps[number] = _Tap(_inputs(block), block=block) if is_short else _Tap(block.output)
     for stage, layer in resnet_stages(inner).items():
-        stations[stage] = _Station(layer.output, has_tokens=False)
+        taps[stage] = _Tap(layer.output, has_tokens=False)
     wanted = spread_blocks(len(layers)) if wanted is None else wanted
     wanted = (wanted,) if isinstance(wanted, (int, str)) else tuple(wanted)
-    unknown = [each for each in wanted if isinstance(each, bool) or each not in stations]
+    unknown = [each for each in wanted if isinstance(each, bool) or each not in taps]
     if unknown or not wanted:
-        stages = [name for name in stations if isinstance(name, str)]
+        stages = [name for name in taps if isinstance(name, str)]
         more = f", or {', '.join(map(repr, stages))}" if stages else ""
         near = did_you_mean(unknown[0], stages) if unknown and isinstance(unknown[0], str) else ""
         raise ValueError(
             f"`blocks` must be numbers from 0 to {len(layers)}, of blocks that are passed{more}.\n"
             f"Received: blocks={wanted!r}.{near}"
         )
-    return {each: stations[each] for each in wanted}
+    return {each: taps[each] for each in wanted}
