@@ -182,7 +182,7 @@ class MultiLabel(Task):
     """Several labels for each image: `keras_vit.finetune(table, out, task="multi-label")`.
 
     Args:
-        columns: of 0 and 1 that are learned; by default all beside `path` and `split`, or the names in `labels`.
+        columns: of 0 and 1 that are learned; by default all except `path` and `split`, or the names in `labels`.
         positive_weight: how much more an image with a label counts than one without it: a number, one for each label,
             or `"balanced"`, images without the label for each with it.
         threshold: score in (0, 1) from which a label is answered, or one for each label. By default the one of the

@@ -1,6 +1,6 @@
 """Regression: one or several numbers for each image, in the unit of the data.
 
-Targets are standardised by the training images inside of the model, behind its head. The loss is that of standardised
+Targets are standardised by the training images inside the model, after its head. The loss is that of standardised
 numbers, so that the recipes' learning rates fit whatever the unit is. The best epoch is that of the highest R2.
 """
 
@@ -129,7 +129,7 @@ class Regression(Task):
     """Numbers for each image: `keras_vit.finetune(table, out, task="regression")`.
 
     Args:
-        columns: of the table that are learned; by default all beside `path` and `split`.
+        columns: of the table that are learned; by default all except `path` and `split`.
         loss: of standardised numbers: `"mse"`, mean squared error; `"mae"`, mean absolute error, which a few far-off
             targets disturb less; or `"huber"`, squared below one standard deviation and absolute above.
     """
