@@ -56,7 +56,8 @@ if not _is_the_command():
         raise ImportError(_how_to_get_a_backend(missing, error)) from error
 
     for _room in [name for name in globals() if f"keras_vit.{name}" in sys.modules]:
-        del globals()[_room]  # `__getattr__` gives a room with all that is in it
+        if _room != "kernels":  # which modules import as a whole
+            del globals()[_room]  # `__getattr__` gives a room with all that is in it
     __all__ = [*MODULES, *PLACES]
     if TYPE_CHECKING:
         from keras_vit.api import *  # noqa: F403
