@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation, photo_bytes
-from keras_vit.images.pillow_formats import convert_in_graph, convert_to_png
+from keras_vit.images.pillow_formats import to_png, to_png_in_graph
 from keras_vit.images.read import read_photo
 
 SPLITS = ("train", "validation", "test")
@@ -60,7 +60,7 @@ class FileSplit:
             if self.in_shards:
                 return {"bytes": self._slices(index), **row}
             data = tf.io.read_file(row.pop("paths"))
-            return {"bytes": convert_in_graph(data) if self.needs_pillow else data, **row}
+            return {"bytes": to_png_in_graph(data) if self.needs_pillow else data, **row}
 
         return read
 
@@ -74,7 +74,7 @@ class FileSplit:
         import tensorflow as tf
 
         def read(numbers: np.ndarray) -> np.ndarray:  # of objects, since NumPy's strings lose zeros at their ends
-            return np.array([convert_to_png(photo_bytes(self.paths[number])) for number in numbers], object)
+            return np.array([to_png(photo_bytes(self.paths[number])) for number in numbers], object)
 
         return tf.ensure_shape(tf.numpy_function(read, [indices], tf.string, stateful=False), (None,))
 

@@ -16,7 +16,7 @@ from keras_vit.checks import install_hint
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES
-from keras_vit.images.pillow_formats import convert_in_graph
+from keras_vit.images.pillow_formats import to_png_in_graph
 
 _BLOCK = 256 * 2**20  # bytes of encoded images that are shuffled together
 _FIRST_LABELS = 100  # of a split, which tell whether its labels are hidden
@@ -377,7 +377,7 @@ def _example(features: dict[str, Tensor], record: DatasetRecord) -> dict[str, Te
 
     image, label = features[record.image], example_label(features, record)
     if image.dtype == tf.string:
-        return {"bytes": convert_in_graph(image), "label": label}
+        return {"bytes": to_png_in_graph(image), "label": label}
     return {"pixels": tf.cast(tf.cast(image, "int32") * (255 // record.white), "uint8"), "label": label}
 
 

@@ -88,7 +88,7 @@ def decode_by_pillow(data: bytes, kind: str) -> np.ndarray:
         raise PillowError(f"damaged or truncated {kind}") from error
 
 
-def convert_to_png(data: bytes) -> bytes:
+def to_png(data: bytes) -> bytes:
     """A PNG without compression, with the pixels of a WebP, BMP or HEIC as stored; other bytes as they are.
 
     Raises:
@@ -114,12 +114,12 @@ def _encode_png(pixels: np.ndarray) -> bytes:
     return b"".join(parts)
 
 
-def convert_in_graph(data: Tensor) -> Tensor:
-    """`convert_to_png` in the graph of a pipeline, for a string scalar; JPEG and PNG do not leave the graph."""
+def to_png_in_graph(data: Tensor) -> Tensor:
+    """`to_png` in the graph of a pipeline, for a string scalar; JPEG and PNG do not leave the graph."""
     import tensorflow as tf
 
     def written(given: Any) -> np.ndarray:  # bytes from a graph, and an array of them outside of one
-        return np.array(convert_to_png(given if isinstance(given, bytes) else given.item()), object)
+        return np.array(to_png(given if isinstance(given, bytes) else given.item()), object)
 
     def converted() -> Tensor:
         return tf.numpy_function(written, [data], tf.string, stateful=False)

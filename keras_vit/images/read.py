@@ -11,7 +11,7 @@ from keras_vit.files import FileKindError, expand_path
 from keras_vit.images.byte_ranges import PhotoLocation, photo_bytes
 from keras_vit.images.decode import decode_image, shrink_ratio
 from keras_vit.images.headers import exif_orientation
-from keras_vit.images.pillow_formats import READABLE_KINDS, convert_to_png
+from keras_vit.images.pillow_formats import READABLE_KINDS, to_png
 from keras_vit.images.validation import decode_error
 from keras_vit.pages.formatting import printable
 
@@ -81,7 +81,7 @@ def read_photo(place: PhotoLocation, channels: int = 3, least: Pair | None = Non
 
     def decode(data: bytes) -> None:
         ratio = 1 if least is None else shrink_ratio(data, turn, least)
-        decoded.append(decode_image(convert_to_png(data), turn, channels, ratio))
+        decoded.append(decode_image(to_png(data), turn, channels, ratio))
 
     reason = decode_error(data, decode)
     if reason is not None:

@@ -14,13 +14,7 @@ from PIL import Image
 from keras_vit.data import load_dataset, open_source
 from keras_vit.images.decode import decode_image
 from keras_vit.images.headers import exif_orientation
-from keras_vit.images.pillow_formats import (
-    PillowError,
-    container_format,
-    convert_in_graph,
-    convert_to_png,
-    pillow_format,
-)
+from keras_vit.images.pillow_formats import PillowError, container_format, pillow_format, to_png, to_png_in_graph
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.read import read_image
 from keras_vit.images.validation import BadImage, check_image
@@ -71,7 +65,7 @@ def test_training_prediction_and_graph_have_the_same_pixels_of_every_kind(tmp_pa
             np.testing.assert_array_equal(source.pixels(split, row["index"]), pixels)
         data = Path(row["path"]).read_bytes()
         turn = tf.constant(exif_orientation(data))
-        np.testing.assert_array_equal(decode_image(convert_in_graph(tf.constant(data)), turn, channels), pixels)
+        np.testing.assert_array_equal(decode_image(to_png_in_graph(tf.constant(data)), turn, channels), pixels)
 
 
 def test_pixels_are_those_that_were_written(tmp_path):
@@ -89,13 +83,13 @@ def test_every_truncation_and_damage_is_reported(kind):
     data, rng = encoded(PIXELS, kind), np.random.default_rng(0)
     for cut in range(20, len(data) - 1, max(len(data) // 60, 1)):
         with pytest.raises(PillowError, match=r"damaged or truncated|Mpx|no pixels"):
-            convert_to_png(data[:cut])
+            to_png(data[:cut])
     for _ in range(100):
         changed = bytearray(data)
         for place in rng.integers(14, 60, 3):
             changed[place] = rng.integers(256)
         with contextlib.suppress(PillowError):  # the one error that may come
-            convert_to_png(bytes(changed))
+            to_png(bytes(changed))
 
 
 def test_huge_picture_is_refused_by_its_header():
@@ -104,13 +98,13 @@ def test_huge_picture_is_refused_by_its_header():
     webp[21:25] = struct.pack("<I", (16_000 - 1) | (16_000 - 1) << 14)
     for data, pixels in ((bmp, "381"), (webp, "244")):
         with pytest.raises(PillowError, match=f"{pixels} Mpx, more than 64"):
-            convert_to_png(bytes(data))
+            to_png(bytes(data))
 
 
 def test_kind_is_known_by_the_first_bytes():
     assert pillow_format(b"BMW is a car of many colours") is None
     assert pillow_format(KINDS["plain.png"]) is None
-    assert convert_to_png(KINDS["plain.png"]) == KINDS["plain.png"]
+    assert to_png(KINDS["plain.png"]) == KINDS["plain.png"]
     for brand, kind in ((b"heic", "HEIC"), (b"mif1", "HEIC"), (b"avif", "AVIF"), (b"isom", "video")):
         assert container_format(b"\0\0\0\x18ftyp" + brand + b"\0\0\0\0" + brand + b"miaf") == kind
     assert container_format(b"\0\0\0\x18ftypmif1\0\0\0\0avifmiaf") == "AVIF"
