@@ -52,8 +52,8 @@ from keras_vit.training.memory import available_memory, check_memory, largest_mi
 from keras_vit.training.plan import Plan, check_model, plan
 from keras_vit.training.resuming.coordination import all_reduce_max
 from keras_vit.version import __version__
+from keras_vit.weights.checkpoint_card import read_origin, record_origin
 from keras_vit.weights.download.environment import without_secrets
-from keras_vit.weights.origin import read_origin, record_origin
 from keras_vit.weights.registry import find_weights, variant_of
 from keras_vit.weights.resolve import check_available, is_url, only_variant
 

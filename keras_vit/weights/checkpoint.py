@@ -24,11 +24,9 @@ from keras_vit.weights import families, metadata
 from keras_vit.weights.families import (
     LAYOUTS,
     describe_other_models,
-    fields_from_arrays,
     from_file,
-    metadata_names,
     recognize,
-    weight_names,
+    sort_names,
 )
 from keras_vit.weights.infer_fields import BIAS_TABLES, infer_fields, infer_final_norm
 from keras_vit.weights.read import CheckpointError, TensorFile
@@ -281,12 +279,14 @@ def read_checkpoint(
     file = scan_any(path) if compares_checksums else scan_any(path).without_checksums()
     recorded = metadata.read(file)  # which refuses a family that is not computed here by its name
     layout, prefix = _recognize(file, recorded)
-    names = weight_names(layout, prefix, file.entries)
+    names, metadata_names, ignored = sort_names(layout, prefix, file.entries)
     arrays = file.read(names, void_is_bfloat16=LAYOUTS[layout].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
-    arrays |= (metadata_arrays := file.read(metadata_names(layout, prefix, file.entries), integers=True))
+    facts = file.read(metadata_names, integers=True)
+    arrays |= facts
     unused = sorted(set(file.entries) - set(arrays))
     wanted = check_grid("grid", grid) if grid is not None else recorded.grid
     try:
+        fields = LAYOUTS[layout].read_metadata({name.removeprefix(prefix): array for name, array in facts.items()})
         tensors, num_heads = from_file(layout, prefix, arrays, None if wanted is None else wanted[0] * wanted[1])
         checkpoint = Checkpoint(
             path=path,
@@ -294,7 +294,7 @@ def read_checkpoint(
             tensors=tensors,
             num_heads=num_heads,
             recorded_grid=wanted,
-            recorded_fields=recorded.fields | fields_from_arrays(layout, prefix, metadata_arrays),
+            recorded_fields=recorded.fields | fields,
             preprocessing=recorded.preprocessing,
             family=recorded.family,
             is_known=bool(recorded.layouts),
@@ -303,7 +303,7 @@ def read_checkpoint(
             logit_scale_and_bias=read_logit_scale_and_bias(file),
             remarks=(
                 *describe_other_models(layout, prefix, file.entries),
-                *describe_unused(file, (layout, prefix), unused, classifies=HEAD_KERNEL in tensors),
+                *describe_unused(file, prefix, unused, ignored, classifies=HEAD_KERNEL in tensors),
                 *recorded.remarks,
                 *families.assumed_fields(layout, tensors, recorded.fields),
             ),

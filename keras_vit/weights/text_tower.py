@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from keras_vit.weights.families import ignored_names
 from keras_vit.weights.read import TensorFile
 from keras_vit.weights.read.sharded import ShardedFile
 
@@ -27,18 +26,19 @@ def read_logit_scale_and_bias(file: TensorFile | ShardedFile) -> tuple[float | N
 
 
 def describe_unused(
-    file: TensorFile | ShardedFile, layout: tuple[str, str], unused: Sequence[str], classifies: bool
+    file: TensorFile | ShardedFile, prefix: str, unused: Sequence[str], ignored: Sequence[str], classifies: bool
 ) -> tuple[str, ...]:
     """Lines on what a file has besides the weights.
 
     Args:
         file: with these arrays.
-        layout: layout and prefix of the weights.
+        prefix: of the weights.
         unused: names of all that are not read.
+        ignored: those of them that the layout knows.
         classifies: whether a head is among the weights.
     """
-    on_head = () if classifies else _describe_head(unused, layout[1])
-    return (*_describe_text(unused), *_describe_ignored(file, ignored_names(*layout, unused)), *on_head)
+    on_head = () if classifies else _describe_head(unused, prefix)
+    return (*_describe_text(unused), *_describe_ignored(file, ignored), *on_head)
 
 
 def _describe_text(unused: Iterable[str]) -> tuple[str, ...]:

@@ -119,29 +119,12 @@ def assumed_fields(layout: str, tensors: Mapping[str, np.ndarray], recorded: Map
     return (f"{assumed}: as {row.software} computes, since the file does not say",) if assumed else ()
 
 
-def weight_names(layout: str, prefix: str, names: Iterable[str]) -> list[str]:
-    """The names that are weights of the model, as they stand in the file."""
-    others = _matcher((*LAYOUTS[layout].ignores, *LAYOUTS[layout].metadata_arrays), prefix)
-    return [name for name in names if name.startswith(prefix) and not others(name)]
-
-
-def ignored_names(layout: str, prefix: str, names: Iterable[str]) -> list[str]:
-    """The names of arrays that take no part in a forward pass, as they stand in the file."""
-    return list(filter(_matcher(LAYOUTS[layout].ignores, prefix), names))
-
-
-def metadata_names(layout: str, prefix: str, names: Iterable[str]) -> list[str]:
-    """The names of arrays that hold fields of a config, as they stand in the file."""
-    return list(filter(_matcher(LAYOUTS[layout].metadata_arrays, prefix), names))
-
-
-def fields_from_arrays(layout: str, prefix: str, facts: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The fields of `ViTConfig` that such arrays hold."""
-    return LAYOUTS[layout].read_metadata({name.removeprefix(prefix): array for name, array in facts.items()})
-
-
-def _matcher(patterns: Iterable[str], prefix: str) -> Callable[[str], Any]:
-    return re.compile(f"{re.escape(prefix)}(?:{'|'.join(patterns) or '(?!)'})").fullmatch
+def sort_names(layout: str, prefix: str, names: Collection[str]) -> tuple[list[str], list[str], list[str]]:
+    """Names of weights, of arrays that hold fields of a config, and of arrays that no forward pass reads."""
+    patterns = (LAYOUTS[layout].metadata_arrays, LAYOUTS[layout].ignores)
+    matchers = [re.compile(f"{re.escape(prefix)}(?:{'|'.join(each) or '(?!)'})").fullmatch for each in patterns]
+    metadata, ignored = (list(filter(matcher, names)) for matcher in matchers)
+    return [name for name in names if name.startswith(prefix) and name not in {*metadata, *ignored}], metadata, ignored
 
 
 def from_file(
