@@ -83,8 +83,9 @@ def test_pages_for_contributors_name_what_is_there():
     names = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "own_export.md").read_text(), re.MULTILINE)
     assert len(names) == 6
     for name in names:
-        for format in ("onnx/__init__", "saved_model/__init__", "litert", "openvino"):
-            assert re.search(rf"\b{name}\b", (ROOT / "keras_vit" / "exporting" / f"{format}.py").read_text()), name
+        for format in ("onnx", "saved_model", "litert", "openvino"):
+            module = ROOT / "keras_vit" / "exporting" / "formats" / f"{format}.py"
+            assert re.search(rf"\b{name}\b", module.read_text()), name
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)

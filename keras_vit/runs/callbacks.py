@@ -172,7 +172,7 @@ class EpochRecord:
     """The figures of an epoch, which `keras_vit.finetune` passes to `on_epoch_end`.
 
     Example:
-        >>> def stop_when_good(record):  # for `finetune(..., on_epoch_end=stop_when_good)`
+        >>> def stop_when_good(record):  # for `on_epoch_end=` of `finetune`
         ...     if record.metrics["val_loss"] < 0.1:
         ...         raise keras_vit.StopTraining
         >>> stop_when_good(keras_vit.EpochRecord(1, 10, 4, 2.5, {"val_loss": 0.06}))

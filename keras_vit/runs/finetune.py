@@ -68,7 +68,9 @@ def finetune(
 
     Example:
         >>> quiet = lambda line: None
-        >>> result = keras_vit.finetune(photos, "run", image_size=32, epochs=1, print_fn=quiet)
+        >>> result = keras_vit.finetune(
+        ...     photos, "run", image_size=32, epochs=1, print_fn=quiet
+        ... )
         >>> result.split, result.test_images
         ('test', 3)
         >>> sorted(path.name for path in result.out.glob("*.keras"))
