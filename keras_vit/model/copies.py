@@ -22,7 +22,7 @@ from keras_vit.config.position_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE
 from keras_vit.keras_private import drop_uninitialized_variables, set_initializer
 from keras_vit.layers.configurable import at_least_float32, flatten_layers
 from keras_vit.model.image_model import ImageModel, check_takes_images
-from keras_vit.model.input_shape import check_input_shape, known_grid, record_for
+from keras_vit.model.input_checks import check_input_shape, known_grid, record_for
 
 
 def float32_copy(array: Any) -> np.ndarray:

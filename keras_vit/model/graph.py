@@ -14,29 +14,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from keras_vit import layers
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.config.records import ADDED_POSITIONS
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.layers.configurable import at_least_float32
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.norms import layer_norm
-from keras_vit.model.input_shape import known_grid, record_for, shape_to_prepare, source_of
+from keras_vit.model.input_checks import known_grid, record_for, shape_to_prepare, source_of
+from keras_vit.model.outputs import Head, norm_of, pool_and_head
 from keras_vit.model.vision_transformer import VisionTransformer
 
 _OF_THE_ENCODER = ("num_layers", "attention", "pre_norm")  # fields of `Blocks` that no single block computes by
-
-
-@dataclasses.dataclass(frozen=True)
-class Head:
-    """The classifier at the end."""
-
-    classes: int | None  # 0 for no head, None for as many as the file has
-    activation: str | Callable[[Tensor], Tensor] | None
 
 
 def build_graph(
@@ -65,7 +54,7 @@ def build_graph(
     sizes = (config.hidden_size, config.patch_size, config.patch_bias)
     tokens = layers.PatchEmbedding(*sizes, name="patch_embedding")(feature_map)
     if config.patch_norm:
-        tokens = _norm(config, "patch_norm")(tokens)
+        tokens = norm_of(config, "patch_norm")(tokens)
     stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02  # that of positions, which it does not get
     counts = collections.Counter(config.positioned_tokens)
     for prefix in reversed(counts):  # each is put before those that are there
@@ -86,7 +75,7 @@ def build_graph(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
             f"Received: classes={head.classes}. Pass include_top=False."
         )
-    outputs = _pool_and_head(tokens, config, head, optional.get("sizes"))
+    outputs = pool_and_head(tokens, config, head, optional.get("sizes"))
     return VisionTransformer(
         source_of(images),
         outputs,
@@ -154,7 +143,7 @@ def _encoder(
 ) -> tuple[Tensor, dict[str, Any]]:
     """The encoded tokens, and what is known of them: each block takes its `optional_inputs`, and adds its outputs."""
     if config.pre_norm:
-        tokens = _norm(config, "pre_norm")(tokens)
+        tokens = norm_of(config, "pre_norm")(tokens)
     feature_map, patches = optional["feature_map"], {}
     if "patch_indices" in optional:
         patches["patch_indices"] = optional["patch_indices"][0]
@@ -179,12 +168,8 @@ def _encoder(
         tokens, *more = outputs if block.extra_outputs else (outputs,)
         optional |= zip(block.extra_outputs, more, strict=True)
     if config.final_norm == "tokens":
-        tokens = _norm(config, "encoder_norm")(tokens)
+        tokens = norm_of(config, "encoder_norm")(tokens)
     return tokens, optional
-
-
-def _norm(config: ViTConfig, name: str) -> keras.layers.Layer:
-    return layer_norm(None, name, config.layer_norm_epsilon, config.norm)
 
 
 def _rotary_positions(config: ViTConfig, name: str) -> layers.RotaryPositions:
@@ -215,68 +200,3 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
             "`attention`."
         )
     return kind(**{name: known[name] for name in taken if name in known}, name=f"block_{index:02}")
-
-
-def _pool_and_head(tokens: Tensor, config: ViTConfig, head: Head, sizes: Tensor) -> Tensor:
-    """From encoded tokens to logits, or to what the head would read."""
-    x = tokens
-    if config.pooling in ("token", "gap", "token_gap"):
-        counted = {"sizes": sizes} if config.pooling != "token" and sizes is not None else {}
-        read = (config.pooled_indices[:1] if config.distilled else config.pooled_indices) or (0,)
-        kind = (config.pooling, config.num_prefix_tokens, read, config.class_token_reduction)
-        x = layers.TokenPooling(*kind, name="pooling")(x, **counted)  # (B, D)
-    elif config.pooling in ("map", "attentive"):
-        x = layers.AttentionPooling(
-            config.hidden_size,
-            config.map_heads or config.num_heads,
-            config.map_mlp_dim or config.mlp_dim,
-            config.activation,
-            config.layer_norm_epsilon,
-            0 if config.pool_prefix_tokens else config.num_prefix_tokens,
-            config.pooling,
-            config.norm,
-            name="pooling",
-        )(x)
-    if config.final_norm == "pooled":
-        x = _norm(config, "pooled_norm")(x)
-    if config.distilled and config.pooling == "token":
-        return _two_heads(x, tokens, head)
-    if config.representation_size is not None:
-        x = keras.layers.Dense(
-            config.representation_size, activation="tanh", kernel_initializer="lecun_normal", name="pre_logits"
-        )(x)
-    x = embedding(x, config)
-    if head.classes:
-        x = classifier(head, "head", head.activation)(x)  # (B, K)
-    return x
-
-
-def embedding(pooled: Tensor, config: ViTConfig) -> Tensor:
-    """What the head reads, `(B, E)`, of what was pooled."""
-    if config.projection_size is not None:
-        pooled = keras.layers.Dense(config.projection_size, dtype=at_least_float32(), name="projection")(pooled)
-    if config.normalize_embedding:
-        pooled = keras.layers.UnitNormalization(dtype=at_least_float32(), name="unit_length")(pooled)
-    return pooled
-
-
-def _two_heads(representation: Tensor, tokens: Tensor, head: Head) -> Tensor:
-    """DeiT's end: a head for the class token, one for the distillation token, and their average."""
-    distillation = layers.TokenPooling("distillation", name="pooling_distillation")(tokens)  # (B, D)
-    if not head.classes:
-        return keras.layers.Average(name="average")([representation, distillation])
-    logits = [
-        classifier(head, "head")(representation),
-        classifier(head, "head_distillation")(distillation),
-    ]
-    average = keras.layers.Average(dtype=at_least_float32(), name="average")(logits)  # (B, K)
-    if head.activation is None:
-        return average
-    return keras.layers.Activation(head.activation, dtype=at_least_float32(), name="activation")(average)
-
-
-def classifier(head: Head, name: str, activation: Any = None) -> keras.layers.Dense:
-    """The zero-initialised layer that makes logits."""
-    return keras.layers.Dense(
-        head.classes, activation=activation, kernel_initializer="zeros", dtype=at_least_float32(), name=name
-    )

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import keras
 
 from keras_vit.model.copies import transfer_weights, uninitialized_variables
-from keras_vit.model.graph import Head, build_graph
-from keras_vit.model.input_shape import known_grid
+from keras_vit.model.graph import build_graph
+from keras_vit.model.input_checks import known_grid
 from keras_vit.model.layer_access import UNITS, encoder_blocks, layer_named, position_layers, user_operations
-from keras_vit.model.outputs import with_units
+from keras_vit.model.outputs import Head, with_units
 from keras_vit.model.precision import is_quantized
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 

@@ -13,7 +13,7 @@ from keras_vit.annotations import Tensor
 from keras_vit.config.constraints import FieldConstraint
 from keras_vit.config.vit import ViTConfig
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.input_shape import record_for
+from keras_vit.model.input_checks import record_for
 from keras_vit.model.layer_access import encoder_blocks, user_operations
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
