@@ -152,6 +152,22 @@ def test_imports_have_no_circle():
         waiting = {module: needs for module, needs in waiting.items() if module not in free}
 
 
+def test_module_takes_no_room_from_the_door_that_the_door_imports_all_for():
+    """`from keras_vit import room` would import `api`, and so what waits for that module; the door keeps these."""
+    kept = {*public_names.MODULES, "kernels", "keras_private"}
+    taken = {name for module in set(MODULES) - {"", "api"} for name in from_the_door(TREES[module])}
+    assert taken & {room_of(module) for module in MODULES} <= kept
+
+
+def from_the_door(tree):
+    return (
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "keras_vit"
+        for alias in node.names
+    )
+
+
 def test_facts_files_images_and_options_do_not_import_keras():
     for module in filter(needs_no_keras, MODULES):
         imported = set(imports_of(module, only_at_import=True))

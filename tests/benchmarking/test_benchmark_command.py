@@ -140,14 +140,14 @@ def test_cases_are_every_combination_and_building_one():
 
 def test_processes_are_told_their_threads_backend_and_device(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    found = workers.environment(Benchmark(backend="jax"), "float32", ours=True)
+    found = workers.environment(Benchmark(backend="jax"), "float32", own=True)
     assert {found[name] for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "MKL_NUM_THREADS")} == {"1"}
     assert (found["KERAS_BACKEND"], found["JAX_PLATFORMS"]) == ("jax", "cpu")
     assert found["PYTHONPATH"] == f"{ROOT}:/elsewhere"
-    gpu = workers.environment(Benchmark(device="gpu"), "float32", ours=False)
+    gpu = workers.environment(Benchmark(device="gpu"), "float32", own=False)
     assert (gpu["NVIDIA_TF32_OVERRIDE"], gpu["PYTHONPATH"]) == ("0", "/elsewhere")
     assert "JAX_PLATFORMS" not in gpu
-    assert "NVIDIA_TF32_OVERRIDE" not in workers.environment(Benchmark(device="gpu"), "bfloat16", ours=False)
+    assert "NVIDIA_TF32_OVERRIDE" not in workers.environment(Benchmark(device="gpu"), "bfloat16", own=False)
 
 
 def test_commands_of_the_page_parse():
