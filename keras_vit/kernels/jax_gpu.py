@@ -56,7 +56,7 @@ def attention(
         return ops.dot_product_attention(query, key, value, scale=scale)
     given = query.shape[1]
     lengths = (given, key.shape[1]) if lengths is None else lengths
-    return _up_to_lengths(*map(pad_to_even, (query, key, value)), lengths, scale)[:, :given]
+    return _up_to_lengths(pad_to_even(query), pad_to_even(key), pad_to_even(value), lengths, scale)[:, :given]
 
 
 def _up_to_lengths(query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, int], scale: float) -> Tensor:
@@ -84,7 +84,7 @@ def needs_even_length(dtype: str, training: bool | None) -> bool:
 
 
 def pad_to_even(x: Tensor | None, axis: int = 1) -> Tensor | None:
-    """`x` with zeros behind it where its length is odd."""
+    """`x` with zeros after it where its length is odd."""
     if x is None or x.shape[axis] % 2 == 0:
         return x
     return ops.pad(x, [(0, int(index == axis)) for index in range(len(x.shape))])
@@ -255,6 +255,7 @@ def _attention(
         return layer.attend(*projected, training=training, rotation=rotation, **optional)
     lengths = (given, tokens.shape[1]) if length is None else (length, length)
     tokens, queries, rotation = pad_to_even(tokens), pad_to_even(queries), pad_to_even(rotation, axis=2)
-    heads = layer.heads(*layer.project(tokens, queries, project), rotation, scaled=False)
-    mixed = attention(*heads, training, lengths, 1.0 if layer.query_scale is None else layer.query_scale)
+    query, key, value = layer.heads(*layer.project(tokens, queries, project), rotation, scaled=False)
+    scale = 1.0 if layer.query_scale is None else layer.query_scale
+    mixed = attention(query, key, value, training, lengths, scale)
     return layer.join(checkpoint_name(mixed, "attention"), training)[:, :given]

@@ -27,7 +27,7 @@ def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None) -
 def product(x: Tensor, kernel: Variable, bias: Variable | None) -> Tensor:
     """`x @ kernel + bias`, in the precision of `x`.
 
-    A product with `BiasAdd` behind it becomes oneDNN's `inner_product`, which takes a gemm where the kernel is a
+    A product with `BiasAdd` after it becomes oneDNN's `inner_product`, which takes a gemm where the kernel is a
     variable. As a batch of one it stays oneDNN's `matmul`, which alone has AMX.
 
     Args:

@@ -1,6 +1,6 @@
 """Training steps of TensorFlow that keep less for the backward pass.
 
-They are LayerNorm and GELU, with the dense layers behind them, and attention. TensorFlow keeps each intermediate array
+They are LayerNorm and GELU, with the dense layers after them, and attention. TensorFlow keeps each intermediate array
 until its gradient has been computed, for one GELU five of the MLP's width. Here a gradient keeps the input and computes
 the rest again. A control dependency holds that back until the backward pass, and from being merged with the forward
 pass. Another has what a layer hands back wait for the gradients of its own weights, so that what they read is freed.
@@ -189,7 +189,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def block(
     layer: Any, tokens: Tensor, training: bool | None = None, queries: int | None = None, **optional: Any
 ) -> Tensor:
-    """A `TransformerBlock` in training: each norm is one step with the product behind it, and GELU with the next."""
+    """A `TransformerBlock` in training: each norm is one step with the product after it, and GELU with the next."""
     norm_1, norm_2 = layer.norms_before
     if queries is None:
         x = after_norm(norm_1, layer.attention, tokens, training, **optional)

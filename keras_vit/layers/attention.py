@@ -92,9 +92,10 @@ class MultiHeadAttention(CastingLayer):
         for name, wanted in normed.items():
             norm = layer_norm(self.dtype_policy, name, layer_norm_epsilon, norm_kind) if wanted else None
             setattr(self, name, norm)
-        sizes = (hidden_size, num_heads, relative_patches, num_prefix_tokens)
-        known = {"dtype": self.dtype_policy, "name": "relative"}
-        self.relative = None if relative_patches is None else RelativePositions(*sizes, **known)
+        self.relative = None
+        if relative_patches is not None:
+            sizes = (hidden_size, num_heads, relative_patches, num_prefix_tokens)
+            self.relative = RelativePositions(*sizes, dtype=self.dtype_policy, name="relative")
 
     def build(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> None:
         heads, width = self.num_heads, self.hidden_size // self.num_heads
@@ -114,8 +115,8 @@ class MultiHeadAttention(CastingLayer):
         rotation: Tensor = None,
         bias: Tensor = None,
     ) -> Tensor:
-        projected = self.project(*map(self.cast_input, (tokens, queries)))
-        return self.attend(*projected, training, rotation, bias, patch_indices)
+        query, key, value = self.project(self.cast_input(tokens), self.cast_input(queries))
+        return self.attend(query, key, value, training, rotation, bias, patch_indices)
 
     def project(
         self, tokens: Tensor, queries: Tensor = None, dense: Callable[..., list[Tensor]] = kernels.dense_each
@@ -123,7 +124,7 @@ class MultiHeadAttention(CastingLayer):
         """Query, key and value, `(B, T, D)` each: eq. 5, by a way to compute dense layers of the same tokens."""
         if self.relative is not None and queries is not None:
             raise ValueError(
-                "relative positions are those of tokens to each other, so there can be no `queries` beside them.\n"
+                "relative positions are those of tokens to each other, so there can be no other `queries`.\n"
                 f"Received: queries of shape {queries.shape}, relative_patches={self.relative_patches}."
             )
         if queries is None:
@@ -166,7 +167,7 @@ class MultiHeadAttention(CastingLayer):
         return query, key, value
 
     def _split(self, x: Tensor, norm: keras.Layer | None = None) -> Tensor:
-        """`(B, T, D)` by heads, behind their norm: of each head, or of all of them together."""
+        """`(B, T, D)` by heads, after their norm: of each head, or of all of them together."""
         width = self.hidden_size // self.num_heads
         x = norm(x) if norm is not None and self.qk_norm == "width" else x
         x = ops.reshape(x, (-1, ops.shape(x)[1], x.shape[-1] // width, width))  # (B, T, A, D/A)
@@ -189,9 +190,10 @@ class MultiHeadAttention(CastingLayer):
     def scores(self, tokens: Tensor, queries: Tensor = None, rotation: Tensor = None) -> Tensor:
         """The attention weights `(B, A, Q, T)` of each head: every row sums to 1.
 
-        Takes the arguments of a call, so in a `TransformerBlock` the tokens behind its first LayerNorm.
+        Takes the arguments of a call, so in a `TransformerBlock` the tokens after its first LayerNorm.
         """
-        query, key, _ = self.heads(*self.project(tokens, queries), rotation)
+        query, key, value = self.project(tokens, queries)
+        query, key, _ = self.heads(query, key, value, rotation)
         return kernels.attention_weights(query, key, self._logit_bias(query, None))
 
     @property

@@ -1,4 +1,4 @@
-"""What a transformer block is made of: two branches of sublayers, with the norm before and what stands behind each."""
+"""What a transformer block is made of: two branches of sublayers, with the norm before and what stands after each."""
 
 import dataclasses
 from typing import Any
@@ -77,11 +77,11 @@ class Branches(CastingLayer):
 
     @property
     def norms_before(self) -> tuple[Any, Any]:
-        """The norms before attention and MLP; none where they stand behind them, inside of the skip connections."""
+        """The norms before attention and MLP; none where they stand after them, inside of the skip connections."""
         return (self.norm_1, self.norm_2) if self.norm_position == "pre" else (_identity, _identity)
 
     def end(self, number: int, x: Tensor, training: bool | None) -> Tensor:
-        """What stands behind attention (1) or MLP (2), inside of the skip connection."""
+        """What stands after attention (1) or MLP (2), inside of the skip connection."""
         norm, scale, depth = (getattr(self, f"{name}_{number}") for name in ("norm", "layer_scale", "stochastic_depth"))
         x = self.dropout(x, training=training) if number == 1 else x  # the MLP ends in its own
         x = x if self.norm_position == "pre" else norm(x, training=training)

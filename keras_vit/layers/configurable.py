@@ -53,9 +53,9 @@ class ConfiguredLayer(Unfreezable, keras.layers.Layer):
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
-        """Names of what the layer takes beside Keras' own arguments."""
-        ours = [base for base in cls.__mro__ if issubclass(base, ConfiguredLayer) and "__init__" in vars(base)]
-        names = (name for base in ours for name in inspect.signature(vars(base)["__init__"]).parameters)
+        """Names of what the layer takes besides Keras' own arguments."""
+        own = [base for base in cls.__mro__ if issubclass(base, ConfiguredLayer) and "__init__" in vars(base)]
+        names = (name for base in own for name in inspect.signature(vars(base)["__init__"]).parameters)
         return tuple(dict.fromkeys(name for name in names if name not in ("self", "kwargs")))
 
     def keep(self, given: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ class CompositeLayer(ConfiguredLayer):
 
 
 class CastingLayer(CompositeLayer):
-    """Base of layers that leave it to the layers inside to cast variables, and read theirs as they are.
+    """Base of layers that leave it to the layers inside to cast variables, and read their own as they are.
 
     Keras casts every variable that a layer reads to the layer's precision, and keeps the result for the backward pass.
     What computes here casts a weight when it needs it, and casts it again in the backward pass.
@@ -171,7 +171,7 @@ def _seed_generators(layer: keras.Layer) -> list[keras.random.SeedGenerator]:
 
 
 def flatten_layers(layer: keras.Layer, include_self: bool = True) -> list[keras.Layer]:
-    """A layer, its parts, and theirs, each once and in the order in which they were made.
+    """A layer, its parts, and their parts, each once and in the order in which they were made.
 
     Args:
         layer: a layer or a model.

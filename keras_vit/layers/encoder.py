@@ -17,7 +17,7 @@ from keras_vit.layers.configurable import recomputed
 
 @keras.saving.register_keras_serializable("keras_vit")
 class TransformerBlock(Branches):
-    """One encoder block: attention and MLP, each behind a norm and inside a skip connection.
+    """One encoder block: attention and MLP, each after a norm and inside a skip connection.
 
     Args:
         hidden_size: D, size of a token.
@@ -32,7 +32,7 @@ class TransformerBlock(Branches):
     Call arguments:
         tokens: `(B, T, D)`.
         queries: k, to compute the first k tokens only, `(B, k, D)`. Keys and values still come from all of them.
-        patch_indices: as for `RelativePositions`, behind patch dropout.
+        patch_indices: as for `RelativePositions`, after patch dropout.
         rotation: of a `RotaryPositions`, where there is a `rotary_layout`.
         bias: of a `RelativeBias`, where `use_attention_bias` is set.
 

@@ -16,7 +16,7 @@ from keras_vit.layers.norms import NORM_EPSILON, layer_norm
 
 
 class TokenMlp(CastingLayer):
-    """Base of both: dense layers, what stands between the last two and behind them, and the call."""
+    """Base of both: dense layers, what stands between the last two and after them, and the call."""
 
     def _make_rest(self) -> None:
         dtype = self.dtype_policy
@@ -43,7 +43,7 @@ class TokenMlp(CastingLayer):
         raise NotImplementedError
 
     def finish(self, x: Tensor, training: bool | None) -> Tensor:
-        """The last dense layer, behind the activation: `(B, T, M)` to `(B, T, D)`."""
+        """The last dense layer, after the activation: `(B, T, M)` to `(B, T, D)`."""
         x = self.dropout_1(x, training=training)
         (x,) = kernels.norm_dense(self.norm, self.dense_layers[-1:], x, training)
         return self.dropout_2(x, training=training)
@@ -110,7 +110,7 @@ class MlpBlock(TokenMlp):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class GatedMlpBlock(TokenMlp):
-    """SwiGLU: a dense layer times the SiLU of another one, and a third behind them, applied to every token by itself.
+    """SwiGLU: a dense layer times the SiLU of another one, and a third after them, applied to every token by itself.
 
     Args:
         hidden_size: D, size of a token.

@@ -1,4 +1,4 @@
-"""What scales tokens channel by channel: LayerNorm, RMSNorm, and the LayerScale behind a branch of a block.
+"""What scales tokens channel by channel: LayerNorm, RMSNorm, and the LayerScale after a branch of a block.
 
 LayerNorm's epsilon is 1e-6, the official code's, not Keras' 1e-3.
 """

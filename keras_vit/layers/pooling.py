@@ -21,7 +21,7 @@ class TokenPooling(ConfiguredLayer):
 
     Args:
         kind: `"token"` takes the class token, or several of them; `"distillation"` token 1, which DeiT adds;
-            `"gap"` the mean of the patch tokens; `"token_gap"` token 0 and that mean, one behind the other.
+            `"gap"` the mean of the patch tokens; `"token_gap"` token 0 and that mean, one after the other.
         num_prefix_tokens: tokens before the patches, which the mean leaves out.
         class_token_indices: places of the tokens that `"token"` takes.
         class_token_reduction: of several, their `"mean"`, or one vector with all of them, `"concatenated"`.

@@ -231,7 +231,7 @@ class RelativePositions(ConfiguredLayer):
     Returns:
         `(B, A, T, T)`, to be added before the softmax.
 
-    Source: arXiv:2010.11929, section D.4: one-dimensional relative attention; its offsets are p_q - p_k, ours
+    Source: arXiv:2010.11929, section D.4: one-dimensional relative attention; its offsets are p_q - p_k, here
     p_k - p_q.
 
     Example:
@@ -251,7 +251,7 @@ class RelativePositions(ConfiguredLayer):
 
     def build(self, query_shape: Shape) -> None:
         normal = keras.initializers.RandomNormal(stddev=0.02)  # as the position table
-        shape = (2 * self.num_patches - 1, self.hidden_size)  # row N - 1 + d is for a key d patches behind the query
+        shape = (2 * self.num_patches - 1, self.hidden_size)  # row N - 1 + d is for a key d patches after the query
         self.table = self.add_weight(name="table", shape=shape, initializer=normal)
 
     def call(self, query: Tensor, patch_indices: Any = None, num_patches: Any = None) -> Tensor:
@@ -268,7 +268,7 @@ class RelativePositions(ConfiguredLayer):
         if patch_indices is not None:
             distances = (
                 count - 1 + patch_indices[:, None] - patch_indices[:, :, None]
-            )  # (B, n, n), of a key behind a query
+            )  # (B, n, n), of a key after a query
             logits = ops.take_along_axis(logits, ops.repeat(distances[:, None], heads, axis=1), axis=-1)
             return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))  # (B, A, T, T)
         # One more column, and one row less in the flat array, move each row one place further to the right than the
@@ -419,7 +419,7 @@ def axis_matrix(new: Any, old: int, method: str, added: Any = 0.0, ratio: Any = 
 
 
 def _joined(prefix: Tensor, rows: Tensor, columns: Tensor, xp: Any) -> Tensor:
-    """`(1, T, D)`: for each patch the vector of its column, then that of its row, behind those of prefix tokens."""
+    """`(1, T, D)`: for each patch the vector of its column, then that of its row, after those of prefix tokens."""
     rows, columns = xp.expand_dims(rows, 2), xp.expand_dims(columns, 1)  # (1, h, 1, D/2), (1, 1, w, D/2)
     halves = [columns + xp.zeros_like(rows), rows + xp.zeros_like(columns)]
     patches = xp.reshape(xp.concatenate(halves, axis=-1), (1, -1, 2 * rows.shape[-1]))  # (1, N, D)

@@ -246,7 +246,7 @@ class BiTRoot(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class BiTUnit(ConfiguredLayer):
-    """One pre-activation bottleneck: convolutions 1x1, 3x3, 1x1, each behind norm and ReLU, and a skip connection.
+    """One pre-activation bottleneck: convolutions 1x1, 3x3, 1x1, each after norm and ReLU, and a skip connection.
 
     Args:
         filters: F; the unit puts out 4F channels.

@@ -101,7 +101,7 @@ class PatchDropout(ConfiguredLayer):
     """While training, leaves patch tokens out; which, is drawn for every example by itself.
 
     What is kept of N patch tokens is `max(1, floor(N * (1 - rate)))` of them, unscaled, in no order. Otherwise the
-    layer is the identity. Positions are added before, or blocks are told the places of the patches that stay.
+    layer is the identity. Positions are added before, or blocks take the places of the patches that stay.
 
     Args:
         rate: share that is left out, in [0, 1).
@@ -183,7 +183,7 @@ _EVALUATION_SEED = 0  # of the one draw that every image has outside of training
 
 @keras.saving.register_keras_serializable("keras_vit")
 class PatchCorruption(ConfiguredLayer):
-    """Hides a share of the patch tokens, so that they are to be told from the others.
+    """Hides a share of the patch tokens, so that a model learns to predict them.
 
     Most hidden tokens become one learned token. Some become another patch's token of the same image, drawn evenly, and
     the rest stay as they are. Of n tokens a kind of share s has floor(n s) or ceil(n s) in every image, and n s in
@@ -272,13 +272,13 @@ class PatchCorruption(ConfiguredLayer):
         return ranks, noise[:, count : count + 1], (ops.arange(count, dtype="int32") + steps) % count
 
     def _count(self, share: float, count: Any, start: Tensor) -> Tensor:
-        """How many of `count` tokens lie below `share`, if each lies at its rank and `start` behind it: `(B, 1)`."""
+        """How many of `count` tokens lie below `share`, if each lies at its rank and `start` after it: `(B, 1)`."""
         exact = share * (count if isinstance(count, int) else ops.cast(count, "float32"))
         whole = ops.floor(exact)
         return ops.cast(whole, "int32") + ops.cast(start < exact - whole, "int32")
 
     def check_count(self, count: int | None) -> None:
-        """Raises if so many tokens, where it is known, are too few to hide one of them behind another."""
+        """Raises if so many tokens, where it is known, are too few to hide one of them after another."""
         if count is not None and (count < 2 or math.floor(count * self.rate) < 1):
             raise ValueError(
                 "there must be two patches or more, and one at least that `rate` hides.\n"

@@ -12,7 +12,7 @@ from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.layers.configurable import ConfiguredLayer, at_least_float32
 
-_NO_WEIGHT = -1e9  # added to a logit; its exponential is 0 beside any other, and an image of padding alone has no NaN
+_NO_WEIGHT = -1e9  # added to a logit; its exponential is 0 next to any other, and an image of padding alone has no NaN
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -51,7 +51,7 @@ class PatchColumn(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class PatchMask(ConfiguredLayer):
-    """What blocks and pooling are told of padding, from which patches are there.
+    """What blocks and pooling need to leave padding out, from which patches are there.
 
     Args:
         num_prefix_tokens: tokens before the patches, which are always there.
