@@ -93,10 +93,10 @@ def measured(asked: dict[str, list[str]], rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def difference(own: list[dict], other: list[dict]) -> float:
+def difference(own: list[dict], expected: list[dict]) -> float:
     """The largest difference of the best probabilities, over the largest of that photo."""
     shares = []
-    for pair in zip(own, other, strict=True):
+    for pair in zip(own, expected, strict=True):
         one, other = (np.array([best["probability"] for best in each["predictions"]]) for each in pair)
         shares.append(abs(one - other).max() / other.max())
     return float(max(shares))
