@@ -196,18 +196,23 @@ class MultiLabel(Task):
 
     columns: tuple[str, ...] | None = option(
         None,
-        "of the table that are learned, as age,weight; by default all",
+        "of multi-label and regression: columns of the table that are learned; by default all",
         type=comma_separated,
         metavar="A,B",
     )
     positive_weight: float | tuple[float, ...] | str | None = option(
-        None, "of images with a label against those without; a number or balanced", metavar="WEIGHT"
+        None, "of multi-label: of images with a label; a number, one each, or balanced; by default 1", metavar="WEIGHT"
     )
     threshold: float | tuple[float, ...] | None = option(
-        None, "score from which a label is answered; by default the best on validation", type=float, metavar="SCORE"
+        None,
+        "of multi-label: score from which a label is answered; by default the best on validation",
+        type=float,
+        metavar="SCORE",
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.columns, str):
+            object.__setattr__(self, "columns", comma_separated(self.columns))
         if self.positive_weight not in (None, "balanced"):
             weights = _numbers("positive_weight", self.positive_weight)
             object.__setattr__(self, "positive_weight", weights if len(weights) > 1 else weights[0])

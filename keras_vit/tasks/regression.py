@@ -142,13 +142,15 @@ class Regression(Task):
 
     columns: tuple[str, ...] | None = option(
         None,
-        "that are learned, as age,weight; by default all numbers",
+        "of multi-label and regression: columns of the table that are learned; by default all",
         type=comma_separated,
         metavar="A,B",
     )
-    loss: str = option("mse", "of standardised numbers: mse, mae or huber", choices=LOSSES)
+    loss: str = option("mse", "of regression: of standardized numbers; by default mse", choices=LOSSES)
 
     def __post_init__(self) -> None:
+        if isinstance(self.columns, str):
+            object.__setattr__(self, "columns", comma_separated(self.columns))
         check_choice("loss", self.loss, LOSSES)
 
     def targets(self, names: Sequence[str] | None = None) -> "Targets":
