@@ -30,10 +30,19 @@ class Branches(CastingLayer):
     """Base of `TransformerBlock`, which has the equations."""
 
     def __init__(
-        self, hidden_size: int, num_heads: int, mlp_dim: int, dropout_rate: float = 0.0, **kwargs: Any
+        self,
+        hidden_size: int,
+        num_heads: int,
+        mlp_dim: int,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        **kwargs: Any,
     ) -> None:
         sizes = {"hidden_size": hidden_size, "num_heads": num_heads, "mlp_dim": mlp_dim}
-        kwargs = current_arguments({"dropout_rate": dropout_rate, **kwargs}, stacklevel=2) | sizes
+        rates = {"dropout_rate": dropout_rate, "attention_dropout_rate": attention_dropout_rate}
+        rates["stochastic_depth_rate"] = stochastic_depth_rate
+        kwargs = current_arguments(kwargs, stacklevel=2) | sizes | rates
         arguments = {name: kwargs.pop(name, default) for name, default in SWITCHES.items()}
         num_output_tokens = kwargs.pop("num_output_tokens", None)  # of files until 0.6; now `queries` of a call
         super().__init__(**kwargs)

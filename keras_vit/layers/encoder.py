@@ -23,7 +23,9 @@ class TransformerBlock(Branches):
         hidden_size: D, size of a token.
         num_heads: A; must divide `hidden_size`.
         mlp_dim: M, size inside the MLP.
-        dropout_rate: as `attention_dropout_rate` and `stochastic_depth_rate`, in [0, 1).
+        dropout_rate: of the dense layers' outputs, in [0, 1).
+        attention_dropout_rate: of the attention weights, in [0, 1).
+        stochastic_depth_rate: of leaving out each of both branches, drawn for every example, in [0, 1).
         **kwargs: fields of `keras_vit.config.records.Blocks`, which says what each is, as `activation`, `norm`,
             `norm_position`, `gated_mlp`, `layer_scale` and `rematerialize`; `kv_heads` is one number. And
             `relative_patches`, the number of patches with `RelativePositions`; `num_prefix_tokens` before them;
