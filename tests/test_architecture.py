@@ -13,6 +13,7 @@ import sys
 import textwrap
 import types
 import typing
+from collections import Counter
 from inspect import Parameter
 
 import keras
@@ -66,6 +67,7 @@ BACKENDS = {"tensorflow", "jax", "torch"}
 KNOW_A_BACKEND = {"kernels", "layers", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
 KNOW_A_BACKEND |= {"cli", "keras_private", "analysis"}
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")  # names, but no __dunder__ and no bare _
+MOST_FILES, FEWEST_LINES = 16, 40  # of a folder; of a module that a single other one imports
 DOCUMENTED = {"os._exit"}  # public in spite of its underscore
 
 
@@ -291,6 +293,23 @@ def test_folder_keeps_its_total_of_lines():
     """A total of `totals.csv` goes up only in a commit that says why; `python tests/totals.py` takes it down."""
     most, lines = totals.read(), totals.lines_of_folders()
     assert {folder: count for folder, count in lines.items() if count > most.get(folder, 0)} == {}
+
+
+def test_folder_can_be_read_aloud():
+    """At most 16 files, and none so short that it belongs into the only one that imports it."""
+    counts = Counter(path.parent for path in SOURCES)
+    assert {str(folder): count for folder, count in counts.items() if count > MOST_FILES} == {}
+    importers = {module: set() for module in MODULES}
+    for module in MODULES:
+        for other in ours_of(module):
+            importers[other].add(module)
+    fragments = []
+    for module, path in MODULES.items():
+        own_subject = path.stem == "__init__" or path.with_suffix(".pyi").exists()  # whose names a stub has
+        short = not own_subject and len(path.read_text().splitlines()) < FEWEST_LINES
+        if short and len(importers[module] - {module}) == 1:
+            fragments.append(module)
+    assert fragments == []
 
 
 def test_every_other_file_is_shipped():
