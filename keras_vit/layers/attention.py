@@ -7,18 +7,13 @@ import keras
 from keras import ops
 
 from keras_vit import kernels
-from keras_vit.annotations import Shape, Tensor, Variable
-from keras_vit.checks import check_positive_int
-from keras_vit.config.parts import attention_parts, key_size_of
-from keras_vit.layers.configurable import CastingLayer, dense_of
-from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.norms import NORM_EPSILON, layer_norm
-from keras_vit.layers.positions import RelativePositions
+from keras_vit.annotations import Shape, Tensor
+from keras_vit.layers.heads import Heads
 from keras_vit.layers.rotary import rotated
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MultiHeadAttention(CastingLayer):
+class MultiHeadAttention(Heads):
     """Lets every query token read from all tokens, in several heads.
 
     Queries are scaled before the product, and the softmax is computed in at least float32. So half precision neither
@@ -28,17 +23,7 @@ class MultiHeadAttention(CastingLayer):
         hidden_size: D, size of a token.
         num_heads: A; must divide `hidden_size`.
         dropout_rate: on the attention weights, in [0, 1).
-        relative_patches: N, number of patches with `RelativePositions`, the last of all tokens; `None` for none.
-        num_prefix_tokens: tokens before those patches.
-        qkv_bias: which of query, key and value have a bias, `"all"`, `"query_value"` or `"none"`.
-        attention_norm: whether a LayerNorm stands before the last dense layer (arXiv:2210.06423, sub-LN).
-        layer_norm_epsilon: added to the variance in every norm.
-        rotary_layout: of the rotation by which queries and keys are turned, `"half"` or `"interleaved"`, or `None`.
-        norm_kind: `"layer"` or `"rms"`, what norms are.
-        proj_bias: whether the output has a bias.
-        projects_query: whether there is a dense layer for queries; else `queries` are taken as they are.
-        qk_norm: `"none"`, `"head"` or `"width"`, over which queries and keys are normed, before they are turned.
-        kv_heads: heads of keys and values, each shared by a group of queries' heads (arXiv:2305.13245); `None` for A.
+        **kwargs: the switches of `Heads`, as `qkv_bias`, `qk_norm`, `kv_heads` and `relative_patches`.
 
     Call arguments:
         tokens: `(B, T, D)`, from which keys and values come.
@@ -58,53 +43,6 @@ class MultiHeadAttention(CastingLayer):
         >>> tuple(attention(tokens).shape), tuple(attention.scores(tokens).shape)
         ((2, 7, 12), (2, 3, 7, 7))
     """
-
-    query: Any = None  # a dense layer, or `None`
-
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        dropout_rate: float = 0.0,
-        relative_patches: int | None = None,
-        num_prefix_tokens: int = 0,
-        qkv_bias: str = "all",
-        attention_norm: bool = False,
-        layer_norm_epsilon: float = NORM_EPSILON,
-        rotary_layout: str | None = None,
-        norm_kind: str = "layer",
-        proj_bias: bool = True,
-        projects_query: bool = True,
-        qk_norm: str = "none",
-        kv_heads: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        hidden_size, num_heads = _checked_heads(hidden_size, num_heads)
-        self.keep(locals())
-        self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None`: the kernel has it
-        key_size = key_size_of(hidden_size, num_heads, kv_heads)
-        self.parts = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, projects_query, key_size)
-        for part in self.parts:
-            setattr(self, part.path, dense_of(part, self.dtype_policy))
-        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        normed = {"norm": attention_norm, "query_norm": qk_norm != "none", "key_norm": qk_norm != "none"}
-        for name, wanted in normed.items():
-            norm = layer_norm(self.dtype_policy, name, layer_norm_epsilon, norm_kind) if wanted else None
-            setattr(self, name, norm)
-        self.relative = None
-        if relative_patches is not None:
-            sizes = (hidden_size, num_heads, relative_patches, num_prefix_tokens)
-            self.relative = RelativePositions(*sizes, dtype=self.dtype_policy, name="relative")
-
-    def build(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> None:
-        heads, width = self.num_heads, self.hidden_size // self.num_heads
-        sublayers: list = [(getattr(self, part.path), (None, part.inputs)) for part in self.parts]
-        sublayers.append((self.norm, (None, self.hidden_size)))
-        for norm, count in ((self.query_norm, heads), (self.key_norm, self.kv_heads or heads)):
-            sublayers.append((norm, (None, width * (1 if self.qk_norm == "head" else count))))
-        sublayers.append((self.relative, (None, heads, None, width)))
-        self.build_sublayers(*((layer, shape) for layer, shape in sublayers if layer is not None))
 
     def call(
         self,
@@ -157,21 +95,14 @@ class MultiHeadAttention(CastingLayer):
                 "tokens are turned by a rotation in the layout that it has, so there must be both or neither.\n"
                 f"Received: rotary_layout={self.rotary_layout!r}, rotation={rotation!r:.80}."
             )
-        query, key = self._split(query, self.query_norm), self._split(key, self.key_norm)
+        query, key = self.split(query, self.query_norm), self.split(key, self.key_norm)
         query = query * self.query_scale if scaled and self.query_scale is not None else query
         if rotation is not None:
             query = rotated(query, rotation[:, :, : ops.shape(query)[1]], self.rotary_layout)
             key = rotated(key, rotation, self.rotary_layout)
-        value, groups = self._split(value), self.num_heads // (self.kv_heads or self.num_heads)
+        value, groups = self.split(value), self.num_heads // (self.kv_heads or self.num_heads)
         key, value = (x if self.kv_heads is None else ops.repeat(x, groups, axis=2) for x in (key, value))
         return query, key, value
-
-    def _split(self, x: Tensor, norm: keras.Layer | None = None) -> Tensor:
-        """`(B, T, D)` by heads, after their norm: of each head, or of all of them together."""
-        width = self.hidden_size // self.num_heads
-        x = norm(x) if norm is not None and self.qk_norm == "width" else x
-        x = ops.reshape(x, (-1, ops.shape(x)[1], x.shape[-1] // width, width))  # (B, T, A, D/A)
-        return norm(x) if norm is not None and self.qk_norm == "head" else x
 
     def _logit_bias(self, query: Tensor, bias: Tensor, patch_indices: Any = None) -> Tensor:
         """What is added to the logits of the queries, or `None`."""
@@ -196,20 +127,5 @@ class MultiHeadAttention(CastingLayer):
         query, key, _ = self.heads(query, key, value, rotation)
         return kernels.attention_weights(query, key, self._logit_bias(query, None))
 
-    @property
-    def scaled_weights(self) -> list[Variable]:
-        """The weights whose product with `query_scale` computes the same without it."""
-        return (self.query if self.query_norm is None else self.query_norm).weights
-
     def compute_output_shape(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> Shape:
         return (*(tokens_shape if queries_shape is None else queries_shape)[:2], self.hidden_size)
-
-
-def _checked_heads(hidden_size: int, num_heads: int) -> tuple[int, int]:
-    hidden_size, num_heads = check_positive_int("hidden_size", hidden_size), check_positive_int("num_heads", num_heads)
-    if hidden_size % num_heads:
-        raise ValueError(
-            "`hidden_size` must be a multiple of `num_heads`, so that every head has the same width.\n"
-            f"Received: hidden_size={hidden_size}, num_heads={num_heads}."
-        )
-    return hidden_size, num_heads
