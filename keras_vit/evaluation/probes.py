@@ -168,7 +168,8 @@ def probe(
     """Measures how good a model's features are, by a small classifier on them. The data may have any classes.
 
     Example:
-        >>> keras_vit.probe(model, photos, "knn", num_neighbors=3, cache=None).train_images
+        >>> knn = keras_vit.probe(model, photos, "knn", num_neighbors=3, cache=None)
+        >>> knn.train_images
         24
 
     Args:
