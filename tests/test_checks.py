@@ -16,7 +16,7 @@ from keras_vit.checks import (
     check_steps,
     with_parameters,
 )
-from keras_vit.data.host_sharding import find_shard
+from keras_vit.data.pipeline import find_shard
 
 
 @pytest.mark.parametrize("check", [check_positive_int, check_steps, lambda name, value: check_int(name, value, 2)])

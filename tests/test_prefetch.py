@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pictures import encoded, picture
 
-from keras_vit.cli import prefetch as ahead
-from keras_vit.cli.prefetch import prefetch_photos
+from keras_vit.cli import training
+from keras_vit.cli.training import prefetch_photos
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.read import read_image
 from keras_vit.images.resizing import least_size
@@ -65,8 +65,8 @@ def test_smaller_photo_gives_nearly_the_same_image(photos):
 
 def test_as_many_photos_are_held_as_there_are_threads_and_one(photos, monkeypatch):
     begun, most = [], []
-    monkeypatch.setattr(ahead, "cores", lambda: [0, 1])
-    monkeypatch.setattr(ahead, "_prepared", lambda path, *_: begun.append(threading.current_thread().name) or "")
+    monkeypatch.setattr(training, "cores", lambda: [0, 1])
+    monkeypatch.setattr(training, "_prepared", lambda path, *_: begun.append(threading.current_thread().name) or "")
     for number, _ in enumerate(prefetch_photos(photos, model_of(CROP), is_exact=True)):
         most.append(len(begun) - number)
     assert max(most) <= 3
@@ -75,9 +75,9 @@ def test_as_many_photos_are_held_as_there_are_threads_and_one(photos, monkeypatc
 
 
 def test_nothing_is_read_once_no_answer_is_asked_for(photos, monkeypatch):
-    monkeypatch.setattr(ahead, "cores", lambda: [0])
+    monkeypatch.setattr(training, "cores", lambda: [0])
     begun = []
-    monkeypatch.setattr(ahead, "_prepared", lambda path, *_: begun.append(path) or "")
+    monkeypatch.setattr(training, "_prepared", lambda path, *_: begun.append(path) or "")
     asked = prefetch_photos(photos, model_of(CROP), is_exact=True)
     next(asked)
     asked.close()

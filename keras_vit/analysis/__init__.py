@@ -17,8 +17,7 @@ from keras_vit.analysis.embeddings import (
     token_norms,
     token_similarity,
 )
-from keras_vit.analysis.features import Features, features
-from keras_vit.analysis.logit_lens import logit_lens
+from keras_vit.analysis.features import Features, features, logit_lens
 from keras_vit.analysis.overlay import overlay
 from keras_vit.analysis.relevance import class_relevance
 

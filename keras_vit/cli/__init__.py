@@ -21,18 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from keras_vit.checks import did_you_mean
-from keras_vit.cli import (
-    cache_command,
-    data_commands,
-    embed_command,
-    engines,
-    evaluation,
-    export_command,
-    launch,
-    look_command,
-    training,
-    weights,
-)
+from keras_vit.cli import cache_command, data_commands, engines, evaluation, export_command, launch, training, weights
 from keras_vit.cli.launch import end_with_launcher
 from keras_vit.cli.terminal import one_line, say_error
 from keras_vit.config.recipes import field_hint
@@ -49,8 +38,7 @@ _SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *data_comma
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
 _OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split", "overwrite": "--overwrite"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "protocol", *engines.OPTIONS)}
-_OPTIONS |= {"num_neighbors": "--neighbours"}
-_OPTIONS |= embed_command.OPTIONS | {"part": "--part", **data_commands.OPTIONS}
+_OPTIONS |= {"num_neighbors": "--neighbours", **data_commands.OPTIONS}
 _OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}
 _MOVED = " It is run from a checkout now: python -m benchmarks."
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
@@ -241,10 +229,10 @@ def _parser() -> _Parser:
     top = parser.add_subparsers(required=True, metavar="COMMAND")
     training.add_commands(top, command)
     evaluation.add_commands(top, command)
-    embed_command.add_commands(top, command)
+    data_commands.add_embed(top, command)
     data_commands.add_duplicates(top, command)
     launch.add_commands(top, command)
-    look_command.add_commands(top, command)
+    evaluation.add_look(top, command)
     data_commands.add_pack(top, command)
     export_command.add_commands(top, command)
     weights.add_commands(top, command, group)

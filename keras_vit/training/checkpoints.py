@@ -26,11 +26,13 @@ from keras_vit.training.resuming.async_writer import RULE, AsyncWriter, check_fa
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
 from keras_vit.training.resuming.coordination import all_reduce_max, broadcast_latest, broadcast_run_id, processes
 from keras_vit.training.resuming.tensor_file import Shard
-from keras_vit.training.resuming.training_state import OPTIMIZER, TrainingState, count_examples
 from keras_vit.training.resuming.variables import (
     METRICS,
+    OPTIMIZER,
     StateReader,
+    TrainingState,
     check_fits,
+    count_examples,
     restore,
     variable_names,
     variable_path,

@@ -6,7 +6,7 @@ from test_pipeline import GREY, numbered
 
 from keras_vit.data import load_dataset, pipeline
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.host_sharding import HostShard
+from keras_vit.data.pipeline import HostShard
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])

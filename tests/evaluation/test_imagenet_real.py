@@ -13,7 +13,7 @@ from prepared_sets import prepare_set
 import keras_vit
 from keras_vit.data import Source
 from keras_vit.data.splits import ArraySplit, FileSplit
-from keras_vit.evaluation.imagenet_real import image_numbers, read_real_labels, real_accuracy
+from keras_vit.evaluation.classifier import image_numbers, read_real_labels, real_accuracy
 
 NUMBERS = (7, 2, 50_000, 31, 4)
 

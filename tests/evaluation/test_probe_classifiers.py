@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_vit.evaluation.probe_classifiers import (
+from keras_vit.evaluation.probes import (
     RIDGE,
     STRENGTHS,
     choose_shots,
@@ -151,7 +151,7 @@ def test_one_class_is_refused():
 
 @needs_sklearn
 def test_too_few_steps_are_told(monkeypatch):
-    monkeypatch.setattr("keras_vit.evaluation.probe_classifiers._MOST_STEPS", 2)
+    monkeypatch.setattr("keras_vit.evaluation.probes._MOST_STEPS", 2)
     with pytest.warns(UserWarning, match="2 steps"):
         fit_logistic(*blobs(50, 0, 1.0), 1.0)
 

@@ -9,7 +9,7 @@ from conftest import make_tiny
 import keras_vit
 from keras_vit.data import open_source
 from keras_vit.evaluation import image_features, measure, probes
-from keras_vit.evaluation.probe_classifiers import (
+from keras_vit.evaluation.probes import (
     STRENGTHS,
     choose_shots,
     fit_least_squares,

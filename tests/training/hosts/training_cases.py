@@ -63,7 +63,7 @@ def optimizer(name, clip, extra):
 
 def batches():
     """20 batches of this process: its rows of each, as `load_dataset` numbers them."""
-    from keras_vit.data.host_sharding import find_shard
+    from keras_vit.data.pipeline import find_shard
 
     index, count = find_shard(None)
     rng = np.random.default_rng(5)
