@@ -224,8 +224,8 @@ def block(
     x = norm_1(tokens, training=training)
     first = None if queries is None else x[:, :queries]
     x = _attention(layer.attention, x, first, training, length, **optional)
-    x = (tokens if queries is None else tokens[:, :queries]) + layer.end(1, x, training)
-    x = x + layer.end(2, layer.mlp(norm_2(x, training=training), training=training), training)
+    x = (tokens if queries is None else tokens[:, :queries]) + layer.after_attention(x, training)
+    x = x + layer.after_mlp(layer.mlp(norm_2(x, training=training), training=training), training)
     return x if length is None else x[:, :count]
 
 

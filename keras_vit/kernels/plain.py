@@ -117,7 +117,7 @@ def attention_weights(
         bias: `(1 or B, 1 or A, 1 or Q, T)`, or `None`.
         softmax: of logits and a bias.
     """
-    logits = ops.matmul(query, key)
+    logits = ops.matmul(query, key)  # (B, A, Q, T), eq. 6
     if bias is not None and bias.dtype == logits.dtype:
         logits, bias = logits + bias, None
     return softmax(logits, bias)
@@ -139,7 +139,7 @@ def attention(
     """
     weights = attention_weights(query, key, bias, softmax)
     weights = weights if hook is None else hook(weights)
-    return ops.matmul(weights if dropout is None else dropout(weights, training=training), value)
+    return ops.matmul(weights if dropout is None else dropout(weights, training=training), value)  # eq. 7
 
 
 def patch_rows(images: Tensor, convolution: keras.layers.Conv2D) -> Tensor:

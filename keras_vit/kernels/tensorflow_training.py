@@ -197,8 +197,8 @@ def block(
         x = norm_1(tokens, training=training)
         first, tokens = x[:, :queries], tokens[:, :queries]
         x = layer.attention(x, first, training=training, **optional)
-    x = tokens + layer.end(1, x, training)
-    return x + layer.end(2, after_norm(norm_2, layer.mlp, x, training), training)
+    x = tokens + layer.after_attention(x, training)
+    return x + layer.after_mlp(after_norm(norm_2, layer.mlp, x, training), training)
 
 
 def after_norm(norm: Any, layer: Any, tokens: Tensor, training: bool | None, **optional: Any) -> Tensor:

@@ -53,6 +53,7 @@ class Branches(CastingLayer):
         self.parts = block_parts(self.hidden_size, self.mlp_dim, **{name: arguments[name] for name in PART_FIELDS})
         inputs = {"patch_indices": self.relative_patches, "rotation": self.rotary_layout}
         inputs |= {"bias": self.use_attention_bias or None}
+        # A block takes one of them: constraints of the config leave no two. A saved block keeps that order.
         self.optional_inputs = tuple(name for name, reason in inputs.items() if reason is not None)[:1]
         self._make_layers(self.dtype_policy)
 
@@ -89,10 +90,16 @@ class Branches(CastingLayer):
         """The norms before attention and MLP; none where they stand after them, inside of the skip connections."""
         return (self.norm_1, self.norm_2) if self.norm_position == "pre" else (_identity, _identity)
 
-    def end(self, number: int, x: Tensor, training: bool | None) -> Tensor:
-        """What stands after attention (1) or MLP (2), inside of the skip connection."""
-        norm, scale, depth = (getattr(self, f"{name}_{number}") for name in ("norm", "layer_scale", "stochastic_depth"))
-        x = self.dropout(x, training=training) if number == 1 else x  # the MLP ends in its own
+    def after_attention(self, x: Tensor, training: bool | None) -> Tensor:
+        """What stands between attention and its skip connection."""
+        x = self.dropout(x, training=training)
+        return self._finish(x, self.norm_1, self.layer_scale_1, self.stochastic_depth_1, training)
+
+    def after_mlp(self, x: Tensor, training: bool | None) -> Tensor:
+        """The same after the MLP, which ends in a dropout of its own."""
+        return self._finish(x, self.norm_2, self.layer_scale_2, self.stochastic_depth_2, training)
+
+    def _finish(self, x: Tensor, norm: Any, scale: Any, depth: Dropout, training: bool | None) -> Tensor:
         x = x if self.norm_position == "pre" else norm(x, training=training)
         return depth(x if scale is None else scale(x), training=training)
 

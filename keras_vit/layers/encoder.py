@@ -79,8 +79,8 @@ class TransformerBlock(Branches):
         x = norm_1(tokens, training=training)
         if queries is not None:
             optional["queries"], tokens = x[:, :queries], tokens[:, :queries]
-        x = tokens + self.end(1, self.attention(x, training=training, **optional), training)  # eq. 2
-        return x + self.end(2, self.mlp(norm_2(x, training=training), training=training), training)  # eq. 3
+        x = tokens + self.after_attention(self.attention(x, training=training, **optional), training)  # eq. 2
+        return x + self.after_mlp(self.mlp(norm_2(x, training=training), training=training), training)  # eq. 3
 
     def compute_output_shape(self, tokens_shape: Shape) -> Any:
         return (tokens_shape[0], self.num_output_tokens or tokens_shape[1], self.hidden_size)

@@ -52,30 +52,31 @@ def build_graph(
     """
     feature_map = _stem(images, config)  # (B, H, W, C) or what the stem makes of it
     sizes = (config.hidden_size, config.patch_size, config.patch_bias)
-    tokens = layers.PatchEmbedding(*sizes, name="patch_embedding")(feature_map)
+    tokens = layers.PatchEmbedding(*sizes, name="patch_embedding")(feature_map)  # (B, N, D), eq. 1
     if config.patch_norm:
         tokens = norm_of(config, "patch_norm")(tokens)
-    stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02  # that of positions, which it does not get
+    # A class token starts at zero, as the official code has it, or as spread as the positions that are not added to it.
+    stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02
     counts = collections.Counter(config.positioned_tokens)
     for prefix in reversed(counts):  # each is put before those that are there
-        tokens = layers.ClassToken(stddev, counts[prefix], name=f"{prefix}_token")(tokens)  # (B, T, D)
+        tokens = layers.ClassToken(stddev, counts[prefix], name=f"{prefix}_token")(tokens)  # (B, T, D), eq. 1
     grid = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     add_positions = functools.partial(_positions, config, grid, resize_method)
     if config.position_injection == "stem" and config.position_embedding in ADDED_POSITIONS:
-        tokens = add_positions(name="position_embedding")(tokens, feature_map)
+        tokens = add_positions(name="position_embedding")(tokens, feature_map)  # eq. 1
         tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
     tokens, optional = _patch_dropout(_registers(tokens, config), config)
     add_bias = functools.partial(
         layers.RelativeBias, grid, config.num_heads, config.patch_size, resize_method=bias_resize_method
     )
     optional["feature_map"] = feature_map
-    tokens, optional = _encoder(tokens, optional, config, grid, add_positions, add_bias)
+    tokens, optional = _encoder(tokens, optional, config, grid, add_positions, add_bias)  # eq. 2 and 3, L times
     if config.distilled and config.pooling == "none" and head.classes:
         raise ValueError(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
             f"Received: classes={head.classes}. Pass include_top=False."
         )
-    outputs = pool_and_head(tokens, config, head, optional.get("sizes"))
+    outputs = pool_and_head(tokens, config, head, optional.get("sizes"))  # eq. 4 and the head
     return VisionTransformer(
         source_of(images),
         outputs,
@@ -163,12 +164,12 @@ def _encoder(
             optional["bias"] = add_bias(name=name)(feature_map, **patches)
         given = {name: optional[name] for name in block.optional_inputs if name in optional}
         if index == config.num_layers - 1 and config.num_pooled_tokens is not None:
-            given["queries"] = config.num_pooled_tokens  # the head reads no other tokens
+            given["queries"] = config.num_pooled_tokens  # eq. 4 reads no others, so the last block computes no others
         outputs = block(tokens, **given)
         tokens, *more = outputs if block.extra_outputs else (outputs,)
         optional |= zip(block.extra_outputs, more, strict=True)
     if config.final_norm == "tokens":
-        tokens = norm_of(config, "encoder_norm")(tokens)
+        tokens = norm_of(config, "encoder_norm")(tokens)  # the LayerNorm of eq. 4
     return tokens, optional
 
 

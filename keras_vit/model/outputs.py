@@ -251,7 +251,7 @@ def pool_and_head(tokens: Tensor, config: ViTConfig, head: Head, sizes: Tensor) 
         counted = {"sizes": sizes} if config.pooling != "token" and sizes is not None else {}
         read = (config.pooled_indices[:1] if config.distilled else config.pooled_indices) or (0,)
         kind = (config.pooling, config.num_prefix_tokens, read, config.class_token_reduction)
-        x = layers.TokenPooling(*kind, name="pooling")(x, **counted)  # (B, D)
+        x = layers.TokenPooling(*kind, name="pooling")(x, **counted)  # (B, D), eq. 4
     elif config.pooling in ("map", "attentive"):
         x = layers.AttentionPooling(
             config.hidden_size,
@@ -274,7 +274,7 @@ def pool_and_head(tokens: Tensor, config: ViTConfig, head: Head, sizes: Tensor) 
         )(x)
     x = embedding(x, config)
     if head.classes:
-        x = classifier(head, "head", head.activation)(x)  # (B, K)
+        x = classifier(head, "head", head.activation)(x)  # (B, K), section 3.1
     return x
 
 

@@ -207,7 +207,7 @@ class MultiLabel(Task):
         None,
         "of multi-label: score from which a label is answered; by default the best on validation",
         type=float,
-        metavar="SCORE",
+        metavar="T",
     )
 
     def __post_init__(self) -> None:

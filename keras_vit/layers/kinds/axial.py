@@ -72,8 +72,8 @@ class AxialHalfBlock(TransformerBlock):
         else:
             columns = ops.reshape(_turned(tokens, height, width, size), (-1, height, size))  # (B*w, h, D)
             x = _turned(kernels.after_norm(norm_1, self.attention, columns, training), width, height, size)
-        x = tokens + self.end(1, x, training)  # (B, N, D)
-        return x + self.end(2, kernels.after_norm(norm_2, self.mlp, x, training), training)
+        x = tokens + self.after_attention(x, training)  # (B, N, D)
+        return x + self.after_mlp(kernels.after_norm(norm_2, self.mlp, x, training), training)
 
 
 _NOT_AXIAL = ("relative_patches", "num_prefix_tokens", "rotary_layout", "use_attention_bias")

@@ -85,10 +85,10 @@ class MergingBlock(TransformerBlock):
         x, keys = sized_attention(self.attention, x, sizes, None if count is None else x[:, :count], training)
         if count is not None:
             tokens, sizes = tokens[:, :count], sizes[:, :count]
-        tokens = tokens + self.end(1, x, training)
+        tokens = tokens + self.after_attention(x, training)
         if count is None:
             tokens, sizes = merged(tokens, sizes, keys, self._count(tokens.shape[1]), self.num_prefix_tokens)
-        return tokens + self.end(2, kernels.after_norm(norm_2, self.mlp, tokens, training), training), sizes
+        return tokens + self.after_mlp(kernels.after_norm(norm_2, self.mlp, tokens, training), training), sizes
 
     def _count(self, num_tokens: int) -> int:
         return min(self.merged_tokens, (num_tokens - self.num_prefix_tokens) // 2)
