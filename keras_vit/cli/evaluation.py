@@ -12,7 +12,7 @@ from keras_vit.cli.terminal import loading, path, quiet_start
 from keras_vit.pages.formatting import columns, printable, printable_json
 from keras_vit.pages.html import check_page
 from keras_vit.runs.options import ON_BAD_IMAGE
-from keras_vit.tasks import find_task
+from keras_vit.tasks import DEFAULT, find_task
 
 if TYPE_CHECKING:
     from keras_vit.runs.load import RunFacts
@@ -46,6 +46,8 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
     if arguments.page is not None:
         check_page(arguments.page / PAGE)
     model, run = load_model_and_run(arguments, arguments.probe is None)
+    if arguments.real is not None and run.task.name != DEFAULT:
+        raise ValueError(f"`--real` is for classifiers of ImageNet.\nReceived: --real for a run of {run.task.name}.")
     seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _run_data(run)
     targets = find_task().targets() if arguments.probe else run.task.targets(run.class_names)

@@ -81,11 +81,12 @@ class RowTargets(Targets):
                 f"every column of a table must have a name.\nReceived: {str(path)!r} with the columns {list(header)}. "
                 "pandas writes no index with index=False."
             )
-        if not wanted or not set(wanted) <= set(header):
+        missing = [column for column in wanted if column not in header]
+        if missing or not wanted:
             raise ValueError(
                 f"a table must have the columns of its {self.noun} in addition to the path.\n"
                 f"Received: {str(path)!r} with the columns {list(header)}"
-                f"{f', for {list(wanted)}' if wanted else ''}."
+                f"{f', for {list(wanted)}' if wanted else ''}.{did_you_mean(missing[0], header) if missing else ''}"
             )
         return wanted
 
@@ -234,7 +235,7 @@ class LabelTargets(RowTargets):
 def _number(row: Row, column: str) -> float:
     cell = row.cells.get(column)
     try:
-        value = float(cell)  # type: ignore[arg-type]
+        value = float("text" if "_" in str(cell) else cell)  # type: ignore[arg-type]  # 1_000 is a number to Python only
     except (TypeError, ValueError):
         comma = isinstance(cell, str) and cell.count(",") == 1 and "." not in cell
         remedy = "Write a point for the comma." if comma else "Leave the row out, or name the columns to learn."
@@ -291,15 +292,22 @@ def mean_and_deviation(source: Source) -> tuple[list[float], list[float]]:
     """The mean and the standard deviation of every target over the training images.
 
     Raises:
-        ValueError: for a target that has one value.
+        ValueError: for a target that has one value, or values that float32 hardly tells apart.
     """
     values = source.split("train").labels.astype("float64")
     means, deviations = values.mean(axis=0), values.std(axis=0)
     for name, column, mean, deviation in zip(source.class_names, values.T, means, deviations, strict=True):
-        if deviation <= _ROUNDING * abs(mean):
+        if column.min() == column.max():
             raise ValueError(
                 "a target must differ between training images, or there is nothing to learn.\n"
-                f"Received: {source.name!r}, column {name!r}: {column[0]:g} in all {len(column):,} training images. "
-                "Leave the column out."
+                f"Received: {source.name!r}, column {name!r}: {column[0]:.9g} in all {len(column):,} training images, "
+                "in float32. Leave the column out; or subtract an offset, if its numbers differ by less than float32 "
+                "holds."
+            )
+        if deviation <= _ROUNDING * abs(mean):
+            raise ValueError(
+                "the spread of a target must not be too small for float32.\n"
+                f"Received: {source.name!r}, column {name!r}: {column.min():.9g} to {column.max():.9g}, with a "
+                f"standard deviation of {deviation:.3g}. Subtract an offset from the column, as {column.min():.9g}."
             )
     return means.tolist(), deviations.tolist()

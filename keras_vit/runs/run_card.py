@@ -23,6 +23,7 @@ from keras_vit.runs.run_files import CONFIG, MOST_BYTES, RESULT
 from keras_vit.tasks import find_task
 from keras_vit.tasks.task import CardParts
 
+_FORMATS = {"mae": ".5g", "rmse": ".5g"}  # by the Hub's metric, of those in a unit of the data
 _USE = """\
 ```python
 import keras
@@ -125,11 +126,11 @@ def _model(
 
 
 def _results(data: dict[str, Any], result: dict[str, Any], parts: CardParts) -> str:
+    figures = [(name, f"{value:{_FORMATS.get(kind, '.4f')}}") for kind, name, value in parts.figures]
     return (
         f"Measured on the {result['test_images']:,} images of the {result['split']} set of "
         f"{markdown_text(data['name'])}, with the weights of epoch {result['best_epoch']}.\n\n"
-        f"{table(('figure', 'value'), [(name, f'{value:.4f}') for _, name, value in parts.figures])}"
-        + (f"\n\n{parts.note}" if parts.note else "")
+        f"{table(('figure', 'value'), figures)}" + (f"\n\n{parts.note}" if parts.note else "")
     )
 
 

@@ -14,7 +14,7 @@ from keras_vit.checks import ArgumentError, check_fraction, check_positive
 from keras_vit.pages.cards import CLASSIFICATION, classes_section
 from keras_vit.pages.formatting import columns, markdown_text, printable
 from keras_vit.pages.html import Panel, Section
-from keras_vit.tasks.task import CardParts, Task, comma_separated, option
+from keras_vit.tasks.task import CardParts, Task, comma_separated, distinct_columns, option
 
 if TYPE_CHECKING:
     from keras_vit.data.source import Source
@@ -211,8 +211,7 @@ class MultiLabel(Task):
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.columns, str):
-            object.__setattr__(self, "columns", comma_separated(self.columns))
+        object.__setattr__(self, "columns", distinct_columns(self.columns))
         if self.positive_weight not in (None, "balanced"):
             weights = _numbers("positive_weight", self.positive_weight)
             object.__setattr__(self, "positive_weight", weights if len(weights) > 1 else weights[0])

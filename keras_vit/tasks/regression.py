@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.checks import ArgumentError, check_choice
 from keras_vit.pages.formatting import columns, markdown_text, printable
 from keras_vit.pages.html import PICTURE, Panel, Section, figure_uri, picture_uri, png_uri
-from keras_vit.tasks.task import CardParts, Task, comma_separated, option
+from keras_vit.tasks.task import CardParts, Task, comma_separated, distinct_columns, option
 
 if TYPE_CHECKING:
     from keras_vit.data.source import Source
@@ -149,8 +149,7 @@ class Regression(Task):
     loss: str = option("mse", "of regression: of standardized numbers; by default mse", choices=LOSSES)
 
     def __post_init__(self) -> None:
-        if isinstance(self.columns, str):
-            object.__setattr__(self, "columns", comma_separated(self.columns))
+        object.__setattr__(self, "columns", distinct_columns(self.columns))
         check_choice("loss", self.loss, LOSSES)
 
     def targets(self, names: Sequence[str] | None = None) -> "Targets":

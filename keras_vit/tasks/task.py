@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from keras_vit.checks import ArgumentError
+
 if TYPE_CHECKING:
     from keras_vit.data.source import Source
     from keras_vit.data.targets import Targets
@@ -20,7 +22,20 @@ def option(default: Any, help: str, flag: str | None = None, **parser: Any) -> A
 
 def comma_separated(text: str) -> tuple[str, ...]:
     """The parts of an option that is a list on the command line."""
-    return tuple(text.split(","))
+    return tuple(part.strip() for part in text.split(","))
+
+
+def distinct_columns(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """The names of the option `columns`."""
+    if given is None:
+        return None
+    names = comma_separated(given) if isinstance(given, str) else tuple(given)
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ArgumentError(
+            f"`columns` must name each column once.\nReceived: {repeated[0]!r} {names.count(repeated[0])} times.",
+            parameters=("columns",),
+        )
+    return names
 
 
 @dataclasses.dataclass(frozen=True)

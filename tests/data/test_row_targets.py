@@ -185,6 +185,7 @@ def test_subset_of_numbers_is_random_and_not_balanced(photos):
 
 NUMBERS = {
     "text": (["0.png,1", "1.png,cheap"], "must be a number", "line 3 .*column 'a': 'cheap'"),
+    "underscore": (["0.png,1", "1.png,1_000"], "must be a number", "line 3 .*'1_000'"),
     "comma": (["0.png,1", '1.png,"3,5"'], "must be a number", "line 3 .*'3,5'. Write a point"),
     "empty": (["0.png,1", "1.png,"], "must have its a", "line 3 .*'a': ''"),
     "nan": (["0.png,nan", "1.png,2"], "must be a finite number", "line 2 .*column 'a': 'nan'"),
@@ -232,6 +233,21 @@ def test_label_that_the_model_does_not_know_is_refused(photos):
     known = open_labels(path, names=("dog", "cow", "bird", "cat"))  # in the model's order, with one that none has
     assert known.class_names == ("dog", "cow", "bird", "cat")
     assert rows_by_name(known)["4.png"] == {"dog": 0, "cow": 1, "bird": 0, "cat": 1}
+
+
+def test_spread_that_float32_cannot_hold_is_refused(photos):
+    rows = [f"{n}.png,{1700000000 + 13 * n},{1700000001 + n % 2}" for n in range(20)]
+    for name, words in (
+        ("a", "spread of a target(.|\n)*to 1.7.*Subtract an offset"),
+        ("b", "or subtract an offset"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            mean_and_deviation(open_numbers(table(photos, "path,a,b", rows), [name]))
+
+
+def test_unknown_column_has_a_hint(photos):
+    with pytest.raises(ValueError, match="Did you mean 'radius'"):
+        open_numbers(table(photos, "path,radius", ["0.png,1", "1.png,2"]), ["raduis"])
 
 
 def test_constant_target_is_refused_and_constant_label_warned_of(photos):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
+from keras_vit.runs.run_card import _results
+from keras_vit.tasks import find_task
 from keras_vit.tasks.regression import Regression, measure_numbers
 
 NAMES = ("age", "price", "constant")
@@ -33,6 +35,21 @@ def test_answer_has_the_names_of_the_columns():
     answer = Regression().answer(None, np.array([31.5, -2e6]), ["age", "price"], top=1)
     assert answer == [{"name": "age", "value": 31.5}, {"name": "price", "value": -2e6}]
     assert list(Regression().answer_lines(answer)) == ["  age    31.5", "  price  -2e+06"]
+
+
+def test_card_has_five_digits_of_an_error_whatever_its_unit():
+    errors = np.array([[2.98e-5, 346362705.92, 0.1]] * 4)
+    result = Regression().result(measure_numbers(errors, np.zeros((4, 3)), NAMES), {"split": "test", "test_images": 4})
+    card = _results({"name": "n"}, {**result, "best_epoch": 1}, Regression().card({}, result))
+    assert "| Mean absolute error of age | 2.98e-05 |" in card
+    assert "| Mean absolute error of price | 3.4636e+08 |" in card
+
+
+@pytest.mark.parametrize("task", ["multi-label", "regression"])
+def test_column_that_is_named_twice_is_refused(task):
+    with pytest.raises(ValueError, match=r"each column once.\nReceived: 'red' 2 times"):
+        find_task({"name": task, "columns": "red, red,blue"})
+    assert find_task({"name": task, "columns": "red, blue"}).columns == ("red", "blue")
 
 
 def test_unknown_loss_is_refused():

@@ -97,6 +97,9 @@ def test_command_line_evaluates_and_predicts(finished, run, tmp_path):
     assert lines[1].startswith("validation mean average precision" if task == "multi-label" else "validation R2")
     page = (tmp_path / "page" / "index.html").read_text()
     assert all(name in page for name in result.evaluation.class_names)
+    code, _, error = run("evaluate", result.out, "--real", tmp_path / "nofile.json")
+    assert code != 0
+    assert f"Received: --real for a run of {task}" in error[0]
     photo = table.parent / ("shapes1.png" if task == "multi-label" else "disc1.png")
     code, lines, _ = run("predict", photo, "--model", result.out, "--json")
     (answer,) = json.loads("\n".join(lines))
