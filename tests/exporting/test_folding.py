@@ -107,7 +107,7 @@ def test_last_norm_stays_where_features_are_read_from_it():
 
 def test_kernel_behind_a_norm_in_closed_form():
     gain, shift, kernel, bias = np.array([2.0, 3.0]), np.array([5.0, 7.0]), np.array([[1.0, 10.0], [2.0, 20.0]]), [4, 6]
-    found = folding.behind(gain, shift, kernel, np.array(bias))
+    found = folding.fold_affine(gain, shift, kernel, np.array(bias))
     np.testing.assert_array_equal(found[0], [[2, 20], [6, 60]])
     np.testing.assert_array_equal(found[1], [4 + 5 + 14, 6 + 50 + 140])
 
@@ -122,7 +122,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_fold_is_seen(wrong, monkeypatch):
-    monkeypatch.setattr(folding, "behind", WRONG[wrong])
+    monkeypatch.setattr(folding, "fold_affine", WRONG[wrong])
     model = model_of("token")
     assert furthest(model, folding.fold(model)[0]) > 1000 * NEAR
 

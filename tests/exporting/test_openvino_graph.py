@@ -26,7 +26,7 @@ def types(network):
         ({}, 4, 9),  # query, key, value, output and the first of the MLP; the last block's query is one token's
         ({"activation": "gelu"}, 4, 9),
         ({"pooling": "map"}, 6, 14),
-        ({"input_shape": (None, None, 3)}, 4, 9),
+        ({"input_shape": (None, None, 3)}, 4, 10),
     ],
     ids=["token", "exact GELU", "map", "any size"],
 )
