@@ -112,8 +112,8 @@ def measured(command: list[str], out: Path) -> tuple[float, float, int]:
         BenchmarkError: for another exit code than 0.
     """
     before, began, peak, status = usage(), time.perf_counter(), 0, None
-    with tempfile.TemporaryFile("w+") as said:
-        options: dict[str, Any] = {"stdout": said, "stderr": subprocess.STDOUT, "start_new_session": True}
+    with tempfile.TemporaryFile("w+") as output:
+        options: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
         process = subprocess.Popen([*command, str(out)], env=environment(), **options)
         seconds = 0.0
         while True:
@@ -131,8 +131,8 @@ def measured(command: list[str], out: Path) -> tuple[float, float, int]:
                     each.send_signal(signal.SIGTERM)
         process.returncode = status
         if status != 0:
-            said.seek(0)
-            raise BenchmarkError(f"a command ended with {status}.\nReceived: {command}\n{said.read()[-2000:]}")
+            output.seek(0)
+            raise BenchmarkError(f"a command ended with {status}.\nReceived: {command}\n{output.read()[-2000:]}")
     return seconds, usage() - before, peak
 
 

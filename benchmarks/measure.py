@@ -154,8 +154,8 @@ def _checked(worker: Worker, case: Case, files: dict[str, str]) -> dict:
             field, what = "logits_difference", "logits by a share of their deviation"
         worker.facts[field] = difference
         if difference > bound:
-            said = f"({what}: {difference:.2g}, where {bound:.2g} is allowed)"
-            worker.facts["left_out"] = f"computes something else {said}"
+            difference_text = f"({what}: {difference:.2g}, where {bound:.2g} is allowed)"
+            worker.facts["left_out"] = f"computes something else {difference_text}"
     worker.facts |= _hint(worker.name, worker.facts)
     return worker.facts
 

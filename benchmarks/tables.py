@@ -260,8 +260,8 @@ def studies(name: str) -> str:
     lines = []
     for row, values in zip(rows, settings, strict=True):
         below = f"{row['below_best']} ± {row['below_best_half']}"
-        said = {"best": "best", "shown": below, "not shown": f"{below}, not shown"}[row["verdict"]]
-        lines.append((*values.values(), f"{row['accuracy']} ± {row['accuracy_half']}", said))
+        verdict = {"best": "best", "shown": below, "not shown": f"{below}, not shown"}[row["verdict"]]
+        lines.append((*values.values(), f"{row['accuracy']} ± {row['accuracy_half']}", verdict))
     return table((*settings[0], "accuracy", "below the best"), lines)
 
 

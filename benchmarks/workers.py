@@ -100,7 +100,7 @@ class Worker:
             self.process.wait()
 
 
-def worker_of(runner: str, asked: Benchmark, case: Case, files: dict, **said: object) -> Worker:
+def worker_of(runner: str, asked: Benchmark, case: Case, files: dict, **values: object) -> Worker:
     """The process of a runner: a peer's name, or `ours-` and the name of a runner of this package.
 
     Args:
@@ -108,7 +108,7 @@ def worker_of(runner: str, asked: Benchmark, case: Case, files: dict, **said: ob
         asked: the whole benchmark.
         case: what it will do.
         files: paths by what they hold.
-        **said: other values of the job.
+        **values: other values of the job.
     """
     peer = PEERS.get(runner)
     python, file = (sys.executable, OWN_FILE) if peer is None else (peer.python, peer.file)
@@ -124,7 +124,7 @@ def worker_of(runner: str, asked: Benchmark, case: Case, files: dict, **said: ob
         "optimizer": asked.optimizer,
         "activation": asked.activation,
         "device": asked.device,
-        **said,
+        **values,
     }
     return Worker(runner, python, file, job, environment(asked, case.precision, own=file == OWN_FILE))
 

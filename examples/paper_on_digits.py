@@ -289,10 +289,10 @@ def table(name, rows):
     header = (*COLUMNS[name], "accuracy", "below the best")
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     for key, row in zip(rows, summaries(name, rows), strict=True):
-        said = {"best": "best", "shown": "", "not shown": ", not shown"}[row["verdict"]]
+        verdict = {"best": "best", "shown": "", "not shown": ", not shown"}[row["verdict"]]
         if row["verdict"] != "best":
-            said = f"{row['below_best']} ± {row['below_best_half']}{said}"
-        lines.append(f"| {' | '.join(map(str, key))} | {row['accuracy']} ± {row['accuracy_half']} | {said} |")
+            verdict = f"{row['below_best']} ± {row['below_best_half']}{verdict}"
+        lines.append(f"| {' | '.join(map(str, key))} | {row['accuracy']} ± {row['accuracy_half']} | {verdict} |")
     return lines
 
 

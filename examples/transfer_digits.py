@@ -58,7 +58,7 @@ class Progress(keras.callbacks.Callback):
 
     def __init__(self, pixels):
         super().__init__()
-        self.pixels, self.seen, self.first_step = pixels, 0, None
+        self.pixels, self.done, self.first_step = pixels, 0, None
 
     def begin(self, title, pixels_of_a_step):
         """Names the training that comes next."""
@@ -69,7 +69,7 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.first_step = self.first_step or time.monotonic()  # which compiles, so the time left does not count it
-        self.seen += self.pixels_of_a_step
+        self.done += self.pixels_of_a_step
         if sys.stdout.isatty():
             self.show(logs, "\r", "")
 
@@ -82,7 +82,7 @@ class Progress(keras.callbacks.Callback):
             self.show(logs, "\r", "\n", f"took {minutes(time.monotonic() - self.began)}")
 
     def show(self, logs, before, after, time_of_it=None):
-        left = (time.monotonic() - self.first_step) * max(self.pixels / self.seen - 1, 0)
+        left = (time.monotonic() - self.first_step) * max(self.pixels / self.done - 1, 0)
         words = time_of_it or f"about {minutes(left)} left in all"
         line = f"{self.title:14}{self.epoch}   training accuracy {logs['accuracy']:.4f}   {words}"
         print(f"{before}{line:78}" if before else line, end=after, flush=True)

@@ -57,9 +57,8 @@ from keras_vit.exporting.export import export
 from keras_vit.exporting.report import ExportError, ExportReport
 from keras_vit.images.preprocessing import Preprocessing, decode_predictions, preprocess_input
 from keras_vit.images.read import read_image
-from keras_vit.model.copies import with_input_shape
+from keras_vit.model.copies import merge_tokens, with_input_shape
 from keras_vit.model.freezing import add_lora, freeze, merge_lora
-from keras_vit.model.merging import merge_tokens
 from keras_vit.model.naflex import NaFlexModel, naflex
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.vision_transformer import VisionTransformer

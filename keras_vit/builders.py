@@ -30,9 +30,9 @@ from keras_vit.config.variants import (
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.model.copies import uninitialized_variables
 from keras_vit.model.graph import build_graph
+from keras_vit.model.head import Head
 from keras_vit.model.input_checks import check_input_shape
 from keras_vit.model.layer_access import layers_before
-from keras_vit.model.outputs import Head
 from keras_vit.model.resnet import ResNet, wire_resnet
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.renamed import accepts_old_arguments

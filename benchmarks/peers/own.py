@@ -9,7 +9,7 @@ from answering import LeftOutError, serve
 from keras_models import KerasRunner
 
 _ENGINES = ("tensorflow", "xla", "openvino", "onnxruntime")
-_OWN_THREADS = ("openvino", "onnxruntime")  # whose number is said to them; TensorFlow's is that of its process
+_OWN_THREADS = ("openvino", "onnxruntime")  # which take the number as an argument; TensorFlow's is that of its process
 
 
 class Ours(KerasRunner):

@@ -81,7 +81,7 @@ def svg() -> str:
 
 def _floor(number, rooms, stands_on, top):
     """The parts of one floor, and its height."""
-    said = f"imports from {_ranges(stands_on)}" if stands_on else "imports from no floor"
+    imports_text = f"imports from {_ranges(stands_on)}" if stands_on else "imports from no floor"
     rows = [rooms[index : index + 2] for index in range(0, len(rooms), 2)]
     parts, y = [], top + 30
     for row in rows:
@@ -92,7 +92,7 @@ def _floor(number, rooms, stands_on, top):
             parts += _room(_RAILS + _GAP + index * (_ROOM + _GAP), y, width, height, room, lines)
         y += height + _GAP
     flat = f'<rect class="flat" x="{_RAILS}" y="{top}" width="{_WIDTH - _RAILS}" height="{y - top}"/>'
-    head = [f'<tspan class="floor">Floor {number + 1}</tspan>', f'<tspan dx="6">{said}</tspan>']
+    head = [f'<tspan class="floor">Floor {number + 1}</tspan>', f'<tspan dx="6">{imports_text}</tspan>']
     return [flat, f'<text x="{_RAILS + _GAP}" y="{top + 20}">{"".join(head)}</text>', *parts], y - top
 
 

@@ -119,9 +119,9 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> Atte
     check_global_attention(inner)
     found = []
     for _, prepared in prepared_batches(model, inner, images, batch_size):
-        with kernels.record_attention() as seen:
+        with kernels.record_attention() as recorded:
             inner(prepared, training=False)
-        found.append([(layer, ops.convert_to_numpy(ops.cast(weights, "float32"))) for layer, weights in seen])
+        found.append([(layer, ops.convert_to_numpy(ops.cast(weights, "float32"))) for layer, weights in recorded])
     return as_maps(inner, prepared.shape, found)
 
 

@@ -102,14 +102,14 @@ def look(
     pixels = [
         read_image(photo, model.input_shape[-1]) for photo in photos
     ]  # all are read first, so that a bad photo fails early
-    seen = [_inspect(model, Path(photo).name, each, names, top) for photo, each in zip(photos, pixels, strict=True)]
+    findings = [_inspect(model, Path(photo).name, each, names, top) for photo, each in zip(photos, pixels, strict=True)]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".look-", dir=folder.parent) as temporary:
         part = Path(temporary)
-        _draw_model(model, seen, part, theme)
-        for number, photo in enumerate(seen, start=1):
+        _draw_model(model, findings, part, theme)
+        for number, photo in enumerate(findings, start=1):
             _draw_photo(photo, part, f"{number:02}_{_NAME.sub('_', Path(photo.name).stem)[:40]}", theme)
-        write_page(part / PAGE, "look", photos=[_page_data(photo, full) for photo in seen], **_page_texts(model))
+        write_page(part / PAGE, "look", photos=[_page_data(photo, full) for photo in findings], **_page_texts(model))
         _new_folder(folder).mkdir(exist_ok=True)  # checked again, since drawing takes seconds
         for file in part.iterdir():
             file.replace(folder / file.name)
@@ -146,13 +146,13 @@ def _best_classes(model: VisionTransformer, prepared: np.ndarray, top: int) -> t
     return best, outputs[best]
 
 
-def _draw_model(model: VisionTransformer, seen: Sequence[PhotoFindings], folder: Path, theme: str) -> None:
+def _draw_model(model: VisionTransformer, findings: Sequence[PhotoFindings], folder: Path, theme: str) -> None:
     """Draws the pictures of the model: filters, positions, and the attention distance as a mean over all photos."""
-    distances = np.mean([photo.maps.mean_distance() for photo in seen], axis=0)
+    distances = np.mean([photo.maps.mean_distance() for photo in findings], axis=0)
     plots.draw_attention_distance(distances, path=folder / "attention_distance.png", theme=theme)
     if position_layers(model):
         plots.draw_position_similarity(
-            position_similarity(model, seen[0].maps.grid), path=folder / "positions.png", theme=theme
+            position_similarity(model, findings[0].maps.grid), path=folder / "positions.png", theme=theme
         )
     if model.config.resnet_stages is None:
         kernel = patch_embedding(model).projection.kernel.shape

@@ -52,8 +52,8 @@ def class_relevance(
     for batch, prepared in prepared_batches(model, inner, images, batch_size):
         given = None if chosen is None else chosen[start : start + len(batch)]
         start += len(batch)
-        seen, gradients = weights_and_gradients(model, batch, given)
-        maps.append(_relevance(as_maps(inner, prepared.shape, [seen]), inner, seen, gradients))
+        recorded, gradients = weights_and_gradients(model, batch, given)
+        maps.append(_relevance(as_maps(inner, prepared.shape, [recorded]), inner, recorded, gradients))
     return np.concatenate(maps)
 
 
@@ -70,7 +70,7 @@ def weights_and_gradients(
     Returns:
         Pairs of a layer and its weights `(B, A, Q, T)` in the order of calls, and the gradients in the same order.
     """
-    with kernels.record_attention() as seen:
+    with kernels.record_attention() as recorded:
         outputs = model(images, training=False)
     shapes = [tuple(each.shape) for each in keras.tree.flatten(outputs)]
     if len(shapes) != 1 or len(shapes[0]) != 2:
@@ -84,8 +84,8 @@ def weights_and_gradients(
         with kernels.intercept_attention(lambda layer, weights: weights + next(left)):
             return ops.sum(model(images, training=False) * chosen)
 
-    gradients = _gradients(score, [ops.zeros_like(weights) for _, weights in seen])
-    as_float = [(layer, _numpy(weights)) for layer, weights in seen]
+    gradients = _gradients(score, [ops.zeros_like(weights) for _, weights in recorded])
+    as_float = [(layer, _numpy(weights)) for layer, weights in recorded]
     return as_float, [_numpy(gradient) for gradient in gradients]
 
 
@@ -109,9 +109,9 @@ def _gradients(function: Callable[[list], Tensor], at: list) -> list:
         return list(torch.autograd.grad(function(at), at, allow_unused=True, materialize_grads=True))
 
 
-def _relevance(maps: AttentionMaps, inner: VisionTransformer, seen: list, gradients: list) -> np.ndarray:
+def _relevance(maps: AttentionMaps, inner: VisionTransformer, recorded: list, gradients: list) -> np.ndarray:
     """The relevance map `(B, h, w)` of one batch."""
-    of_layer = {id(layer): (weights, gradient) for (layer, weights), gradient in zip(seen, gradients, strict=True)}
+    of_layer = {id(layer): (weights, gradient) for (layer, weights), gradient in zip(recorded, gradients, strict=True)}
     joint = np.eye(maps.blocks.shape[-1])
     for block in encoder_blocks(inner):
         if id(block.attention) in of_layer:

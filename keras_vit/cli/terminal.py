@@ -109,7 +109,7 @@ def _how_to_start(error: ImportError) -> str:
 @contextlib.contextmanager
 def _without_others() -> Iterator[None]:
     """Inside, `_OTHERS` cannot be imported: 2.2 instead of 3.4 s of processor time."""
-    hidden = [name for name in _OTHERS if name not in sys.modules and not (name == "jax" and _asks_for_jax())]
+    hidden = [name for name in _OTHERS if name not in sys.modules and not (name == "jax" and _may_use_jax())]
     hidden = [] if "keras" in sys.modules else hidden
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # `None` is what `import` refuses
     try:
@@ -119,7 +119,7 @@ def _without_others() -> Iterator[None]:
             del sys.modules[name]
 
 
-def _asks_for_jax() -> bool:
+def _may_use_jax() -> bool:
     """Whether the environment, or else Keras' file, may choose JAX."""
     if "KERAS_BACKEND" in os.environ:
         return os.environ["KERAS_BACKEND"] == "jax"

@@ -200,10 +200,10 @@ def _built(model: Any, **given: Any) -> tuple[Any, tuple, int, int]:
             "`model` must be a VisionTransformer or ResNet that knows its config, a config, or the name of a variant.\n"
             f"Received: {model!r}. Of a model around it, pass the one inside."
         )
-    if said := [f"{name}={value}" for name, value in given.items() if value is not None]:
+    if fixed := [f"{name}={value}" for name, value in given.items() if value is not None]:
         raise ValueError(
             "a model that is built has its classes and channels.\n"
-            f"Received: {', '.join(said)} for {model.name!r}. Pass `model.config` to count another model."
+            f"Received: {', '.join(fixed)} for {model.name!r}. Pass `model.config` to count another model."
         )
     *sides, channels = model.image_shape
     return model.config, tuple(sides), channels, model.classes

@@ -49,7 +49,7 @@ def growing_stages(
     if epochs < 2:
         raise ArgumentError(
             "images grow from one epoch to another, so there must be two at least.\n"
-            f"Received: epochs={epochs}, start_image_size={_said(start)}. Ask for more, or leave `start_image_size` "
+            f"Received: epochs={epochs}, start_image_size={_shown(start)}. Ask for more, or leave `start_image_size` "
             "out.",
             parameters=("start_image_size", "epochs"),
         )
@@ -67,7 +67,7 @@ def check_start_size(start: Pair, final: Pair) -> None:
     if start == final or any(first > last for first, last in zip(start, final, strict=True)):
         raise ArgumentError(
             "`start_image_size` must be below the size at which training ends, on one side at least, and above it on "
-            f"none.\nReceived: start_image_size={_said(start)}, {_said(final)} at the end. Choose a smaller one, or "
+            f"none.\nReceived: start_image_size={_shown(start)}, {_shown(final)} at the end. Choose a smaller one, or "
             "leave it out.",
             parameters=("start_image_size",),
         )
@@ -83,7 +83,7 @@ def relative_cost(stages: Sequence[ResolutionStage], steps_per_epoch: int, steps
     return total
 
 
-def _said(sides: Pair) -> int | Pair:
+def _shown(sides: Pair) -> int | Pair:
     """A square as it was asked for."""
     return sides[0] if sides[0] == sides[1] else sides
 

@@ -32,6 +32,7 @@ ROTARY_PERIODS = ("computed", "stored")
 ATTENTIONS = ("global", "axial")
 LAST_BLOCK_OUTPUTS = ("pooled", "all")
 PAPER_VALUES = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6}  # of what no weights of a file show
+ENCODER_FIELDS = ("num_layers", "attention", "pre_norm")  # of `Blocks`, and of the encoder: no single block has them
 ADDED_POSITIONS = ("learned", "learned2d", "sincos2d")  # kinds that are a table which is added to tokens
 
 _MEAN, _FIRST = '"gap" is the mean of the patch tokens.', '"token" takes the class token.'

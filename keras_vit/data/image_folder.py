@@ -128,8 +128,8 @@ def _file_splits(
 
 def _count_shared(images: Sequence[ValidImage], members: dict[str, np.ndarray]) -> int:
     """Number of files with equal bytes in more than one split; warns, since a test would repeat training images."""
-    seen = Counter(digest for numbers in members.values() for digest in {images[number].digest for number in numbers})
-    shared = [digest for digest, count in seen.items() if count > 1]
+    counts = Counter(digest for numbers in members.values() for digest in {images[number].digest for number in numbers})
+    shared = [digest for digest, count in counts.items() if count > 1]
     if shared:
         example = printable(next(image.path for image in images if image.digest == shared[0]))
         warnings.warn(

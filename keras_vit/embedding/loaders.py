@@ -108,7 +108,7 @@ def choose_engine(model: Any, engine: str, precision: str) -> str:
     """
     from keras_vit.exporting.engines.runtimes import check_available
     from keras_vit.model.image_model import has_accelerator
-    from keras_vit.model.precision import is_quantized
+    from keras_vit.model.layer_access import is_quantized
 
     if engine != "auto":
         return engine

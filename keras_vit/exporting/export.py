@@ -28,9 +28,9 @@ from keras_vit.exporting.verification import verify as compare
 from keras_vit.files import disk_size
 from keras_vit.model.copies import with_input_shape
 from keras_vit.model.image_model import ImageModel, check_takes_images
-from keras_vit.model.layer_access import user_operations
+from keras_vit.model.layer_access import is_quantized, user_operations
 from keras_vit.model.outputs import names_of_outputs
-from keras_vit.model.precision import in_precision, is_quantized
+from keras_vit.model.precision import in_precision
 from keras_vit.pages.cards import Card, write_card
 
 _COMPARED, _CALIBRATION = 16, 64  # photos

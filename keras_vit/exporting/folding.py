@@ -20,8 +20,7 @@ from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_access import dense_parts, norm_readers, patch_embedding, rotary_layers
-from keras_vit.model.precision import is_quantized
+from keras_vit.model.layer_access import dense_parts, is_quantized, norm_readers, patch_embedding, rotary_layers
 
 
 @dataclasses.dataclass(frozen=True)

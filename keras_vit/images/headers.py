@@ -110,7 +110,7 @@ def _has_few_chunks(data: bytes) -> bool:
 
 def _has_few_scans(data: bytes) -> bool:
     """Step by step as `_in_jpeg`."""
-    place, seen, components, plain = 2, 2, 0, True
+    place, scans_from, components, plain = 2, 2, 0, True
     for _ in range(MAX_STEPS):
         there = len(data) - place
         start, marker, *rest = data[place : place + 12].ljust(12, b"\0")
@@ -122,9 +122,9 @@ def _has_few_scans(data: bytes) -> bool:
         if is_segment and _FRAMES[0] <= marker <= _FRAMES[1] and marker not in _NOT_FRAMES:
             components = rest[7] if marker <= _SEQUENTIAL else -1
         if not is_segment or not (is_fill or (marker not in (_START, _END) and there > 1 and size >= 2)):
-            return data.count(bytes((0xFF, _START)), seen) <= MAX_SCANS
+            return data.count(bytes((0xFF, _START)), scans_from) <= MAX_SCANS
         place = min(place + (1 if is_fill else 2 + size), len(data))
-        seen = place if plain else seen
+        scans_from = place if plain else scans_from
     return False
 
 
@@ -170,7 +170,7 @@ def _in_jpeg(data: Tensor) -> tuple[Tensor, ...]:
         stop: Tensor,
         components: Tensor,
         one_scan: Tensor,
-        seen: Tensor,
+        scans_from: Tensor,
         plain: Tensor,
     ) -> tuple[Tensor, ...]:
         head = tf.strings.substr(data, place, 12)
@@ -191,11 +191,11 @@ def _in_jpeg(data: Tensor) -> tuple[Tensor, ...]:
         start, stop = tf.where(exif, place + 10, start), tf.where(exif, place + 2 + size, stop)
         going = is_segment & (fill | ~ends)
         place = tf.minimum(place + tf.where(fill, tf.constant(1, tf.int64), 2 + size), length)
-        return place, going, start, stop, components, one_scan, tf.where(going & plain, place, seen), plain
+        return place, going, start, stop, components, one_scan, tf.where(going & plain, place, scans_from), plain
 
     two, none, yes, no = tf.constant(2, tf.int64), tf.constant(0, tf.int64), tf.constant(True), tf.constant(False)
-    _, going, start, stop, _, one_scan, seen, _ = _loop(step, (two, yes, none, none, none, no, two, yes))
-    within_limits = tf.cond(one_scan, lambda: yes, lambda: _scans(data, seen) <= MAX_SCANS)
+    _, going, start, stop, _, one_scan, scans_from, _ = _loop(step, (two, yes, none, none, none, no, two, yes))
+    within_limits = tf.cond(one_scan, lambda: yes, lambda: _scans(data, scans_from) <= MAX_SCANS)
     return start, stop, one_scan, within_limits & ~going
 
 

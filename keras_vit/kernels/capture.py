@@ -34,14 +34,14 @@ def intercept_attention(hook: Hook) -> Iterator[None]:
 @contextlib.contextmanager
 def record_attention() -> Iterator[list[tuple[keras.Layer, Tensor]]]:
     """Gives a list to which every call inside adds its layer and its weights."""
-    seen: list[tuple[keras.Layer, Tensor]] = []
+    recorded: list[tuple[keras.Layer, Tensor]] = []
 
     def record(layer: keras.Layer, weights: Tensor) -> Tensor:
-        seen.append((layer, weights))
+        recorded.append((layer, weights))
         return weights
 
     with intercept_attention(record):
-        yield seen
+        yield recorded
 
 
 def current_hook() -> Hook | None:

@@ -5,7 +5,7 @@ A layer calls a kernel here with plain tensors, and does not know which file com
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -100,7 +100,7 @@ def select(kernel: str, **facts: Any) -> Choice:
 
 
 def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None) -> Tensor:
-    """What a dense layer makes of `(..., D)`, and a GELU of that, `(..., M)`.
+    """`activation(x @ kernel + bias)`: what a dense layer and a GELU make of `(..., D)`, `(..., M)`.
 
     Args:
         layer: a layer without activation.
@@ -111,18 +111,11 @@ def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None) -
     return ways[select("dense").name](layer, x, activation)
 
 
-def dense_each(layers: Sequence[keras.layers.Dense], x: Tensor) -> list[Tensor]:
-    """What each of some dense layers makes of `(..., D)`."""
-    return plain.norm_dense(None, layers, x, None, dense)
-
-
-def norm_dense(
-    norm: keras.Layer | None, layers: Sequence[keras.layers.Dense], x: Tensor, training: bool | None
-) -> list[Tensor]:
-    """What dense layers make of `norm(x)`, `(..., M)` each; of `(..., D)` as it is without a norm."""
-    if select("norm_dense", training=training).name == "tensorflow_training":
-        return tensorflow_training.norm_dense(norm, layers, x, training)
-    return plain.norm_dense(norm, layers, x, training, dense)
+def norm_dense(norm: keras.Layer | None, layer: keras.layers.Dense, x: Tensor, training: bool | None) -> Tensor:
+    """What a dense layer makes of `norm(x)`, `(..., M)`; of `(..., D)` as it is without a norm."""
+    if norm is not None and select("norm_dense", training=training).name == "tensorflow_training":
+        return tensorflow_training.norm_dense(norm, (layer,), x, training)[0]
+    return dense(layer, x if norm is None else norm(x, training=training))
 
 
 def layer_norm(norm: Any, rank: int, training: bool | None) -> Forward | None:

@@ -209,7 +209,7 @@ def checkpoint(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def block(
-    layer: Any, tokens: Tensor, training: bool | None = None, queries: int | None = None, **optional: Any
+    layer: Any, tokens: Tensor, training: bool | None = None, num_queries: int | None = None, **optional: Any
 ) -> Tensor:
     """A `TransformerBlock` in training: names of what is kept, and one token more where their number is odd.
 
@@ -218,21 +218,21 @@ def block(
     """
     norm_1, norm_2 = layer.norms_before
     count, length = tokens.shape[1], None
-    if queries is None and not layer.dropout_rate and _is_even_only(layer.attention, training, optional):
+    if num_queries is None and not layer.dropout_rate and _is_even_only(layer.attention, training, optional):
         tokens, length = pad_to_even(tokens), count
         optional["rotation"] = pad_to_even(optional.get("rotation"), axis=2)
     x = norm_1(tokens, training=training)
-    first = None if queries is None else x[:, :queries]
-    x = _attention(layer.attention, x, first, training, length, **optional)
-    x = (tokens if queries is None else tokens[:, :queries]) + layer.after_attention(x, training)
+    queries = None if num_queries is None else x[:, :num_queries]
+    x = _attention(layer.attention, x, queries, training, length, **optional)
+    x = tokens[:, :num_queries] + layer.after_attention(x, training)
     x = x + layer.after_mlp(layer.mlp(norm_2(x, training=training), training=training), training)
     return x if length is None else x[:, :count]
 
 
 def _is_even_only(attention: Any, training: bool | None, optional: dict[str, Any]) -> bool:
     """Whether an attention layer calls cuDNN, and that with an even number of tokens alone."""
-    seen = capture.current_hook() is not None or attention.dropout_rate or attention.relative is not None
-    if seen or optional.get("bias") is not None or not is_available():
+    needs_weights = capture.current_hook() is not None or attention.dropout_rate or attention.relative is not None
+    if needs_weights or optional.get("bias") is not None or not is_available():
         return False
     return needs_even_length(attention.compute_dtype, training)
 
@@ -248,8 +248,7 @@ def _attention(
 ) -> Tensor:
     """A `MultiHeadAttention` whose projections are kept with their bias; of `length` tokens if one was added before."""
     tokens, given = layer.cast_input(tokens), (tokens if queries is None else queries).shape[1]
-    save = functools.partial(dense, save_after_bias=True)
-    project = functools.partial(plain.norm_dense, None, training=training, dense=save)
+    project = functools.partial(dense, save_after_bias=True)
     if not _is_even_only(layer, training, optional):
         projected = layer.project(tokens, queries, project)
         return layer.attend(*projected, training=training, rotation=rotation, **optional)

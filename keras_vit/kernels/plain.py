@@ -5,7 +5,7 @@
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import keras
 from keras import ops
@@ -67,29 +67,6 @@ def is_unmodified(layer: keras.layers.Dense, x: Tensor) -> bool:
 def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None) -> Tensor:
     """`activation(x @ kernel + bias)` of `(..., D)`, with LoRA and quantization as Keras has them."""
     return like(activate(layer(flat(x)), activation), x)
-
-
-def norm_dense(
-    norm: keras.Layer | None,
-    layers: Sequence[keras.layers.Dense],
-    x: Tensor,
-    training: bool | None,
-    dense: Callable[[keras.layers.Dense, Tensor], Tensor] = dense,
-) -> list[Tensor]:
-    """What dense layers make of `norm(x)`, `(..., M)` each, by one way or another to compute it."""
-    return [like(rows, x) for rows in norm_dense_rows(norm, layers, x, training, dense)]
-
-
-def norm_dense_rows(
-    norm: keras.Layer | None,
-    layers: Sequence[keras.layers.Dense],
-    x: Tensor,
-    training: bool | None,
-    dense: Callable[[keras.layers.Dense, Tensor], Tensor],
-) -> list[Tensor]:
-    """The same as rows `(R, M)`."""
-    rows = flat(x if norm is None else norm(x, training=training))
-    return [dense(layer, rows) for layer in layers]
 
 
 def softmax(logits: Tensor, bias: Tensor = None) -> Tensor:

@@ -37,7 +37,7 @@ def normalized(norm: keras.layers.LayerNormalization, x: Tensor) -> Tensor:
 
 
 def norm_dense(norm: Any, layers: Sequence[Any], x: Tensor, training: bool | None) -> list[Tensor]:
-    """As `plain.norm_dense`; one step where all of them are usual."""
+    """What dense layers make of `norm(x)`, `(..., M)` each; one step where all of them are usual."""
     return [plain.like(rows, x) for rows in norm_dense_rows(norm, layers, x, training)]
 
 
@@ -45,7 +45,8 @@ def norm_dense_rows(norm: Any, layers: Sequence[Any], x: Tensor, training: bool 
     """The same as rows `(R, M)`."""
     joined = is_plain_norm(norm, len(x.shape)) and norm.compute_dtype == x.dtype.name
     if not joined or not all(layer.use_bias and plain.is_unmodified(layer, x) for layer in layers):
-        return plain.norm_dense_rows(norm, layers, x, training, tensorflow_cpu.dense)
+        rows = plain.flat(x if norm is None else norm(x, training=training))
+        return [tensorflow_cpu.dense(layer, rows) for layer in layers]
     gamma, beta = (ops.cast(weight, x.dtype) for weight in (norm.gamma, norm.beta))
     kernels, biases = [layer.kernel for layer in layers], [layer.bias for layer in layers]
     return norm_products(x, gamma, beta, norm.epsilon, kernels, biases)
@@ -187,16 +188,16 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def block(
-    layer: Any, tokens: Tensor, training: bool | None = None, queries: int | None = None, **optional: Any
+    layer: Any, tokens: Tensor, training: bool | None = None, num_queries: int | None = None, **optional: Any
 ) -> Tensor:
     """A `TransformerBlock` in training: each norm is one step with the product after it, and GELU with the next."""
     norm_1, norm_2 = layer.norms_before
-    if queries is None:
+    if num_queries is None:
         x = after_norm(norm_1, layer.attention, tokens, training, **optional)
     else:
         x = norm_1(tokens, training=training)
-        first, tokens = x[:, :queries], tokens[:, :queries]
-        x = layer.attention(x, first, training=training, **optional)
+        queries, tokens = x[:, :num_queries], tokens[:, :num_queries]
+        x = layer.attention(x, queries, training=training, **optional)
     x = tokens + layer.after_attention(x, training)
     return x + layer.after_mlp(after_norm(norm_2, layer.mlp, x, training), training)
 

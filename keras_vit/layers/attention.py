@@ -57,18 +57,17 @@ class MultiHeadAttention(Heads):
         return self.attend(query, key, value, training, rotation, bias, patch_indices)
 
     def project(
-        self, tokens: Tensor, queries: Tensor = None, dense: Callable[..., list[Tensor]] = kernels.dense_each
-    ) -> list[Tensor]:
-        """Query, key and value, `(B, T, D)` each: eq. 5, by a way to compute dense layers of the same tokens."""
+        self, tokens: Tensor, queries: Tensor = None, dense: Callable[..., Tensor] = kernels.dense
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value, `(B, T, D)` each: eq. 5, by one way or another to compute a dense layer."""
         if self.relative is not None and queries is not None:
             raise ValueError(
                 "relative positions are those of tokens to each other, so there can be no other `queries`.\n"
                 f"Received: queries of shape {queries.shape}, relative_patches={self.relative_patches}."
             )
-        if queries is None:
-            return dense((self.query, self.key, self.value), tokens)
-        query = [queries] if self.query is None else dense((self.query,), queries)
-        return query + dense((self.key, self.value), tokens)
+        queries = tokens if queries is None else queries
+        query = queries if self.query is None else dense(self.query, queries)
+        return query, dense(self.key, tokens), dense(self.value, tokens)
 
     def attend(
         self,
@@ -104,6 +103,13 @@ class MultiHeadAttention(Heads):
         key, value = (x if self.kv_heads is None else ops.repeat(x, groups, axis=2) for x in (key, value))
         return query, key, value
 
+    def split(self, x: Tensor, norm: keras.Layer | None = None) -> Tensor:
+        """`(B, T, D)` by heads, after their norm: of each head, or of all of them together."""
+        width = self.hidden_size // self.num_heads
+        x = norm(x) if norm is not None and self.qk_norm == "width" else x
+        x = ops.reshape(x, (-1, ops.shape(x)[1], x.shape[-1] // width, width))  # (B, T, A, D/A)
+        return norm(x) if norm is not None and self.qk_norm == "head" else x
+
     def _logit_bias(self, query: Tensor, bias: Tensor, patch_indices: Any = None) -> Tensor:
         """What is added to the logits of the queries, or `None`."""
         bias = None if bias is None else bias[:, :, : ops.shape(query)[1]]  # queries are the first tokens
@@ -116,7 +122,7 @@ class MultiHeadAttention(Heads):
     def join(self, mixed: Tensor, training: bool | None) -> Tensor:
         """The heads `(B, Q, A, D/A)` through the last dense layer: eq. 8."""
         mixed = ops.reshape(mixed, (-1, ops.shape(mixed)[1], self.hidden_size))
-        return kernels.norm_dense(self.norm, (self.out,), mixed, training)[0]  # (B, Q, D)
+        return kernels.norm_dense(self.norm, self.out, mixed, training)  # (B, Q, D)
 
     def scores(self, tokens: Tensor, queries: Tensor = None, rotation: Tensor = None) -> Tensor:
         """The attention weights `(B, A, Q, T)` of each head: every row sums to 1.

@@ -1,12 +1,12 @@
-"""What a transformer block is made of: two branches of sublayers, with the norm before and what stands after each."""
+"""The sublayers of a transformer block, made from its switches. What they compute stands in `encoder.py`."""
 
 import dataclasses
 from typing import Any
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Arguments, Shape
 from keras_vit.checks import check_positive_int
 from keras_vit.config.parts import PART_FIELDS, block_parts
-from keras_vit.config.records import PAPER_VALUES, Blocks
+from keras_vit.config.records import ENCODER_FIELDS, PAPER_VALUES, Blocks
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.configurable import CastingLayer
 from keras_vit.layers.dropout import Dropout
@@ -14,9 +14,9 @@ from keras_vit.layers.mlp import GatedMlpBlock, MlpBlock
 from keras_vit.layers.norms import LayerScale, layer_norm
 from keras_vit.renamed import current_arguments
 
-_OF_THE_ENCODER = ("num_layers", "attention", "pre_norm", "merged_tokens")
+_NOT_ARGUMENTS = (*ENCODER_FIELDS, "merged_tokens")  # which `MergingBlock` takes
 # Fields of `Blocks` that a block takes, and the others that it takes by name, with their defaults.
-SWITCHES = {field.name: field.default for field in dataclasses.fields(Blocks) if field.name not in _OF_THE_ENCODER}
+SWITCHES = {field.name: field.default for field in dataclasses.fields(Blocks) if field.name not in _NOT_ARGUMENTS}
 SWITCHES |= {
     **PAPER_VALUES,
     "relative_patches": None,
@@ -44,7 +44,7 @@ class Branches(CastingLayer):
         rates["stochastic_depth_rate"] = stochastic_depth_rate
         kwargs = current_arguments(kwargs, stacklevel=2) | sizes | rates
         arguments = {name: kwargs.pop(name, default) for name, default in SWITCHES.items()}
-        num_output_tokens = kwargs.pop("num_output_tokens", None)  # of files until 0.6; now `queries` of a call
+        num_output_tokens = kwargs.pop("num_output_tokens", None)  # of files until 0.6; now `num_queries` of a call
         super().__init__(**kwargs)
         self.keep(arguments | {name: check_positive_int(name, size) for name, size in sizes.items()})
         self.num_output_tokens = None
@@ -72,9 +72,11 @@ class Branches(CastingLayer):
         self.mlp = self._sublayer(GatedMlpBlock if self.gated_mlp else MlpBlock, "mlp")
         self.stochastic_depth_1 = Dropout(rate, name="stochastic_depth_1", **depth)
         self.stochastic_depth_2 = Dropout(rate, name="stochastic_depth_2", **depth)
-        self.layer_scale_1 = self.layer_scale_2 = None
-        for name in (part.scale for part in self.parts if part.scale is not None):
-            setattr(self, name, LayerScale(self.layer_scale_init, dtype=dtype, name=name))
+        scaled = {part.scale for part in self.parts}
+        self.layer_scale_1, self.layer_scale_2 = (
+            LayerScale(self.layer_scale_init, dtype=dtype, name=name) if name in scaled else None
+            for name in ("layer_scale_1", "layer_scale_2")
+        )
 
     def _sublayer(self, kind: type[CastingLayer], name: str, **others: Any) -> Any:
         """A layer of that kind, with all arguments that this one has under the same names."""
@@ -85,28 +87,6 @@ class Branches(CastingLayer):
         sublayers = (self.norm_1, self.attention, self.norm_2, self.mlp, self.layer_scale_1, self.layer_scale_2)
         self.build_sublayers(*((layer, tokens_shape) for layer in sublayers if layer is not None))
 
-    @property
-    def norms_before(self) -> tuple[Any, Any]:
-        """The norms before attention and MLP; none where they stand after them, inside of the skip connections."""
-        return (self.norm_1, self.norm_2) if self.norm_position == "pre" else (_identity, _identity)
-
-    def after_attention(self, x: Tensor, training: bool | None) -> Tensor:
-        """What stands between attention and its skip connection."""
-        x = self.dropout(x, training=training)
-        return self._finish(x, self.norm_1, self.layer_scale_1, self.stochastic_depth_1, training)
-
-    def after_mlp(self, x: Tensor, training: bool | None) -> Tensor:
-        """The same after the MLP, which ends in a dropout of its own."""
-        return self._finish(x, self.norm_2, self.layer_scale_2, self.stochastic_depth_2, training)
-
-    def _finish(self, x: Tensor, norm: Any, scale: Any, depth: Dropout, training: bool | None) -> Tensor:
-        x = x if self.norm_position == "pre" else norm(x, training=training)
-        return depth(x if scale is None else scale(x), training=training)
-
     def get_config(self) -> Arguments:
         known = {} if self.num_output_tokens is None else {"num_output_tokens": self.num_output_tokens}
         return {**super().get_config(), **known}
-
-
-def _identity(x: Tensor, training: bool | None = None) -> Tensor:
-    return x

@@ -13,6 +13,7 @@ from keras_vit import kernels
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.layers.branches import Branches
 from keras_vit.layers.configurable import recomputed
+from keras_vit.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -33,7 +34,7 @@ class TransformerBlock(Branches):
 
     Call arguments:
         tokens: `(B, T, D)`.
-        queries: k, to compute the first k tokens only, `(B, k, D)`. Keys and values still come from all of them.
+        num_queries: k, to compute the first k tokens only, `(B, k, D)`. Keys and values still come from all of them.
         patch_indices: as for `RelativePositions`, after patch dropout.
         rotation: of a `RotaryPositions`, where there is a `rotary_layout`.
         bias: of a `RelativeBias`, where `use_attention_bias` is set.
@@ -58,33 +59,55 @@ class TransformerBlock(Branches):
         self,
         tokens: Tensor,
         training: bool | None = None,
-        queries: int | None = None,
+        num_queries: int | None = None,
         patch_indices: Any = None,
         rotation: Tensor = None,
         bias: Tensor = None,
     ) -> Tensor:
-        known = {"patch_indices": patch_indices} if training else {}  # else every patch is there
-        queries = None if kernels.current_hook() is not None else queries or self.num_output_tokens
+        num_queries = None if kernels.current_hook() is not None else num_queries or self.num_output_tokens
+        patch_indices = patch_indices if training else None  # else every patch is there
         forward = kernels.block(self, training) or self.forward
-        forward = functools.partial(forward, training=training, queries=queries, **known)
+        forward = functools.partial(forward, training=training, num_queries=num_queries, patch_indices=patch_indices)
         optional = {name: x for name, x in {"rotation": rotation, "bias": bias}.items() if x is not None}
         checkpoint = kernels.checkpoint(self.rematerialize, training)
         return recomputed(self, forward, checkpoint, self.cast_input(tokens), **optional)
 
     def forward(
-        self, tokens: Tensor, training: bool | None = None, queries: int | None = None, **optional: Any
+        self, tokens: Tensor, training: bool | None = None, num_queries: int | None = None, **optional: Any
     ) -> Tensor:
-        """Equations 2 and 3, in the plain form that every kernel is held to; of `queries` tokens, or of all."""
+        """Equations 2 and 3, in the plain form that every kernel is held to; of so many tokens, or of all."""
         norm_1, norm_2 = self.norms_before
         x = norm_1(tokens, training=training)
-        if queries is not None:
-            optional["queries"], tokens = x[:, :queries], tokens[:, :queries]
+        if num_queries is not None:
+            optional["queries"], tokens = x[:, :num_queries], tokens[:, :num_queries]
         x = tokens + self.after_attention(self.attention(x, training=training, **optional), training)  # eq. 2
         return x + self.after_mlp(self.mlp(norm_2(x, training=training), training=training), training)  # eq. 3
+
+    @property
+    def norms_before(self) -> tuple[Any, Any]:
+        """The norms before attention and MLP; none where they stand after them, inside of the skip connections."""
+        return (self.norm_1, self.norm_2) if self.norm_position == "pre" else (_identity, _identity)
+
+    def after_attention(self, x: Tensor, training: bool | None) -> Tensor:
+        """What stands between attention and its skip connection."""
+        x = self.dropout(x, training=training)
+        return self._finish(x, self.norm_1, self.layer_scale_1, self.stochastic_depth_1, training)
+
+    def after_mlp(self, x: Tensor, training: bool | None) -> Tensor:
+        """The same after the MLP, which ends in a dropout of its own."""
+        return self._finish(x, self.norm_2, self.layer_scale_2, self.stochastic_depth_2, training)
+
+    def _finish(self, x: Tensor, norm: Any, scale: Any, depth: Dropout, training: bool | None) -> Tensor:
+        x = x if self.norm_position == "pre" else norm(x, training=training)
+        return depth(x if scale is None else scale(x), training=training)
 
     def compute_output_shape(self, tokens_shape: Shape) -> Any:
         return (tokens_shape[0], self.num_output_tokens or tokens_shape[1], self.hidden_size)
 
-    def compute_output_spec(self, tokens: Tensor, queries: int | None = None, **optional: Any) -> Any:
+    def compute_output_spec(self, tokens: Tensor, num_queries: int | None = None, **optional: Any) -> Any:
         batch, num_tokens, size = self.compute_output_shape(tokens.shape)
-        return keras.KerasTensor((batch, queries or num_tokens, size), self.compute_dtype)
+        return keras.KerasTensor((batch, num_queries or num_tokens, size), self.compute_dtype)
+
+
+def _identity(x: Tensor, training: bool | None = None) -> Tensor:
+    return x

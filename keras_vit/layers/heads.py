@@ -1,11 +1,9 @@
-"""What multi-head attention is made of: its projections, their norms, and how they are cut into heads."""
+"""What multi-head attention is made of: its projections and their norms."""
 
+import functools
 from typing import Any
 
-import keras
-from keras import ops
-
-from keras_vit.annotations import Shape, Tensor, Variable
+from keras_vit.annotations import Shape, Variable
 from keras_vit.checks import check_positive_int
 from keras_vit.config.parts import attention_parts, key_size_of
 from keras_vit.layers.configurable import CastingLayer, dense_of
@@ -34,8 +32,6 @@ class Heads(CastingLayer):
         kv_heads: heads of keys and values, each shared by a group of queries' heads (arXiv:2305.13245); `None` for A.
     """
 
-    query: Any = None  # a dense layer, or `None`
-
     def __init__(
         self,
         hidden_size: int,
@@ -60,13 +56,14 @@ class Heads(CastingLayer):
         self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None`: the kernel has it
         key_size = key_size_of(hidden_size, num_heads, kv_heads)
         self.parts = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, projects_query, key_size)
-        for part in self.parts:
-            setattr(self, part.path, dense_of(part, self.dtype_policy))
+        dense = {part.path: dense_of(part, self.dtype_policy) for part in self.parts}
+        self.query = dense.get("query")  # `None` takes queries as they are
+        self.key, self.value, self.out = dense["key"], dense["value"], dense["out"]
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        normed = {"norm": attention_norm, "query_norm": qk_norm != "none", "key_norm": qk_norm != "none"}
-        for name, wanted in normed.items():
-            norm = layer_norm(self.dtype_policy, name, layer_norm_epsilon, norm_kind) if wanted else None
-            setattr(self, name, norm)
+        norm = functools.partial(layer_norm, self.dtype_policy, epsilon=layer_norm_epsilon, norm=norm_kind)
+        self.norm = norm("norm") if attention_norm else None
+        self.query_norm = norm("query_norm") if qk_norm != "none" else None
+        self.key_norm = norm("key_norm") if qk_norm != "none" else None
         self.relative = None
         if relative_patches is not None:
             sizes = (hidden_size, num_heads, relative_patches, num_prefix_tokens)
@@ -80,13 +77,6 @@ class Heads(CastingLayer):
             sublayers.append((norm, (None, width * (1 if self.qk_norm == "head" else count))))
         sublayers.append((self.relative, (None, heads, None, width)))
         self.build_sublayers(*((layer, shape) for layer, shape in sublayers if layer is not None))
-
-    def split(self, x: Tensor, norm: keras.Layer | None = None) -> Tensor:
-        """`(B, T, D)` by heads, after their norm: of each head, or of all of them together."""
-        width = self.hidden_size // self.num_heads
-        x = norm(x) if norm is not None and self.qk_norm == "width" else x
-        x = ops.reshape(x, (-1, ops.shape(x)[1], x.shape[-1] // width, width))  # (B, T, A, D/A)
-        return norm(x) if norm is not None and self.qk_norm == "head" else x
 
     @property
     def scaled_weights(self) -> list[Variable]:

@@ -45,7 +45,7 @@ class TokenMlp(CastingLayer):
     def finish(self, x: Tensor, training: bool | None) -> Tensor:
         """The last dense layer, after the activation: `(B, T, M)` to `(B, T, D)`."""
         x = self.dropout_1(x, training=training)
-        (x,) = kernels.norm_dense(self.norm, self.dense_layers[-1:], x, training)
+        x = kernels.norm_dense(self.norm, self.dense_layers[-1], x, training)
         return self.dropout_2(x, training=training)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -154,5 +154,5 @@ class GatedMlpBlock(TokenMlp):
         self._make_rest()
 
     def forward(self, tokens: Tensor, training: bool | None = None) -> Tensor:
-        gate, x = kernels.dense_each((self.gate, self.up), tokens)  # (B, T, M)
-        return self.finish(ops.silu(gate) * x, training)  # (B, T, D)
+        x = ops.silu(kernels.dense(self.gate, tokens)) * kernels.dense(self.up, tokens)  # (B, T, M)
+        return self.finish(x, training)  # (B, T, D)

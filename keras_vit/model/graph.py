@@ -16,16 +16,14 @@ from typing import Any
 
 from keras_vit import layers
 from keras_vit.annotations import Pair, Tensor
-from keras_vit.config.records import ADDED_POSITIONS
+from keras_vit.config.records import ADDED_POSITIONS, ENCODER_FIELDS
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.dropout import Dropout
+from keras_vit.model.head import Head, norm_of, pool_and_head
 from keras_vit.model.input_checks import known_grid, record_for, shape_to_prepare, source_of
-from keras_vit.model.outputs import Head, norm_of, pool_and_head
 from keras_vit.model.vision_transformer import VisionTransformer
-
-_OF_THE_ENCODER = ("num_layers", "attention", "pre_norm")  # fields of `Blocks` that no single block computes by
 
 
 def build_graph(
@@ -164,7 +162,9 @@ def _encoder(
             optional["bias"] = add_bias(name=name)(feature_map, **patches)
         given = {name: optional[name] for name in block.optional_inputs if name in optional}
         if index == config.num_layers - 1 and config.num_pooled_tokens is not None:
-            given["queries"] = config.num_pooled_tokens  # eq. 4 reads no others, so the last block computes no others
+            given["num_queries"] = (
+                config.num_pooled_tokens
+            )  # eq. 4 reads no others, so the last block computes no others
         outputs = block(tokens, **given)
         tokens, *more = outputs if block.extra_outputs else (outputs,)
         optional |= zip(block.extra_outputs, more, strict=True)
@@ -193,7 +193,7 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
         "rotary_layout": None if config.rotary == "none" else config.rotary_layout,
     }
     taken, usual = kind.arguments(), {field.name: field.default for field in dataclasses.fields(config.blocks)}
-    unknown = [name for name in usual if name not in (*taken, *_OF_THE_ENCODER) and known[name] != usual[name]]
+    unknown = [name for name in usual if name not in (*taken, *ENCODER_FIELDS) and known[name] != usual[name]]
     if unknown:
         raise ValueError(
             f"a block of the kind {config.blocks.kind!r} must know every field of the config that it computes by.\n"

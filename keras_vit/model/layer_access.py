@@ -319,6 +319,11 @@ _NOTHING = ("name", "registered_name", "trainable")  # keys of a config that lea
 _OURS = ("keras", "keras_vit")  # packages of layers whose version says what they compute
 
 
+def is_quantized(model: keras.Model) -> bool:
+    """Whether any layer holds integers in place of its kernel."""
+    return any(layer.quantization_mode for layer in flatten_layers(model))
+
+
 def model_fingerprint(model: Any) -> "hashlib._Hash":
     """SHA-256 of everything that decides what a model computes, to which more may be added.
 

@@ -155,4 +155,4 @@ def _optional(layer: Any, grids: Tensor, there: Tensor, bias: Tensor) -> dict[st
 def _queries(model: VisionTransformer, layer: Any) -> dict[str, Any]:
     """How many tokens the last block computes, as in `model`."""
     count = model.config.num_pooled_tokens
-    return {"queries": count} if count is not None and layer is encoder_blocks(model)[-1] else {}
+    return {"num_queries": count} if count is not None and layer is encoder_blocks(model)[-1] else {}

@@ -9,7 +9,7 @@ from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.freezing import merge_lora
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_access import lora_layers
+from keras_vit.model.layer_access import is_quantized, lora_layers
 
 _Model = TypeVar("_Model", bound=ImageModel)
 _rounding: dict[str, tuple] = {}  # switches of products: "user" before, and "package" as last set; empty if never set
@@ -105,11 +105,6 @@ def _set_rounding(values: tuple) -> None:
 
         torch.set_float32_matmul_precision(values[0])
         torch.backends.cudnn.allow_tf32 = values[1]
-
-
-def is_quantized(model: keras.Model) -> bool:
-    """Whether any layer holds integers in place of its kernel."""
-    return any(layer.quantization_mode for layer in flatten_layers(model))
 
 
 def _dtypes(model: keras.Model) -> set[str]:

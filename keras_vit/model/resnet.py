@@ -13,9 +13,9 @@ from keras_vit.annotations import Tensor
 from keras_vit.config.variants import ResNetConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.resnet import BIT_EPSILON, group_norm
+from keras_vit.model.head import Head, classifier
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.input_checks import record_for, shape_to_prepare, source_of
-from keras_vit.model.outputs import Head, classifier
 
 
 @keras.saving.register_keras_serializable("keras_vit")

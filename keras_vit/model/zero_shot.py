@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import ArgumentError, check_number, with_parameters
+from keras_vit.model.head import Head, classifier, embedding
 from keras_vit.model.layer_access import head_layers
-from keras_vit.model.outputs import Head, check_no_activation, classifier, embedding
+from keras_vit.model.outputs import check_no_activation
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 _LARGEST_SCALE = 20  # exp(20) is 4.9e8; published models stay below exp(5)

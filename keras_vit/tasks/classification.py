@@ -233,10 +233,10 @@ def _limits(result: Mapping[str, Any]) -> Iterator[str]:
         f"Its confidence is off by {result['calibration_error']:.4f} in the mean (calibration error, arXiv:1706.04599)"
         ", measured on the same images. It was not calibrated."
     )
-    seen = [each for each in result["per_class"] if each["count"]]
-    worst = min(seen, key=lambda each: each["recall"])
+    measured = [each for each in result["per_class"] if each["count"]]
+    worst = min(measured, key=lambda each: each["recall"])
     if worst["recall"] < 1:
         share, count = f"{worst['recall']:.1%}", f"{worst['count']:,}"
         yield f"It recognises {markdown_text(worst['name'])} least: {share} of {count} images."
-    if missing := len(result["per_class"]) - len(seen):
+    if missing := len(result["per_class"]) - len(measured):
         yield f"Classes without an image in the {result['split']} set: {missing:,}. Nothing was measured of these."

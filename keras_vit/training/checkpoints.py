@@ -108,7 +108,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._folder = CheckpointFolder(Path(folder), keep, process, count)
         self._reader, self._writer = StateReader(), AsyncWriter(self._folder)
         self._signals = StopSignals()
-        self._has_looked = self._step_was_read = False
+        self._has_searched = self._step_was_read = False
         self._found: Checkpoint | None = None
         self._epoch = self._batch = self._epoch_start = self._skipped = self._saved_step = 0
         self._is_training = self._is_complete = False
@@ -123,9 +123,9 @@ class Checkpoints(keras.callbacks.Callback):
     @property
     def found(self) -> Checkpoint | None:
         """The newest valid checkpoint; looked for once."""
-        if not self._has_looked:
+        if not self._has_searched:
             self._found = broadcast_latest(self._folder)
-            self._has_looked = True
+            self._has_searched = True
         return self._found
 
     @property
@@ -210,7 +210,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._signals.close()
         self._writer.wait()
         self._folder.release()
-        self._has_looked = self._step_was_read = False
+        self._has_searched = self._step_was_read = False
 
     def lock(self) -> None:
         """Takes the folder for this process, and refuses a checkpoint that was begun otherwise; `fit` does it too.

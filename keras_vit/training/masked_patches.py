@@ -256,7 +256,7 @@ def _network(model: Any, target: str, corruption: keras.layers.Layer) -> tuple[T
     embedding, hidden = patch_embedding(model), []
 
     def call(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.pop("queries", None) or getattr(layer, "num_output_tokens", None):
+        if kwargs.pop("num_queries", None) or getattr(layer, "num_output_tokens", None):
             return _EveryToken(layer, dtype=layer.dtype_policy, name="every_token")(*args, **kwargs)
         outputs = layer(*args, **kwargs)
         if layer is not embedding:

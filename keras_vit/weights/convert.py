@@ -468,11 +468,11 @@ def write_text(path: FilePath, text: str) -> None:
 
 def _unique_names(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
     """The pairs of name and array; refuses a second array of a name, which readers would drop."""
-    seen = set()
+    names = set()
     for name, array in arrays:
-        if name in seen:
+        if name in names:
             raise ValueError(f"each array must have a name of its own.\nReceived: {name!r} twice, for {path}")
-        seen.add(name)
+        names.add(name)
         yield name, array
 
 

@@ -16,13 +16,13 @@ from keras_vit.model.layer_access import (
     encoder_blocks,
     has_unit_length,
     inferred_fields,
+    is_quantized,
     layer_named,
     position_layers,
     stem_positions,
     user_operations,
     weight_paths,
 )
-from keras_vit.model.precision import is_quantized
 from keras_vit.renamed import accepts_old_arguments
 from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint
 from keras_vit.weights.convert import check_architecture, write_checkpoint

@@ -321,7 +321,7 @@ def test_pixels_that_were_not_scaled_are_warned_of(any_engine):
     with pytest.warns(UserWarning, match="0 to 255.* -1 to 1"):
         any_engine.predict(pixels)
     for call in (any_engine, any_engine.features, any_engine.predict_on_batch):
-        any_engine.looked_at_by = {None}
+        any_engine.checked_methods = {None}
         with pytest.warns(UserWarning, match="0 to 1"):
             call(pixels / 255)
         call(pixels / 255)  # which was said already

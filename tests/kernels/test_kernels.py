@@ -49,14 +49,14 @@ def dense(dtype, activation=None, **_):
 
 def norm_dense(dtype, training=True, **_):
     norm, arrays = layer_of(LayerNorm, 7, 12, dtype=dtype)
-    layers = [layer_of(keras.layers.Dense, 7, 12, units=units, dtype=dtype)[0] for units in (5, 9)]
-    weights = [weight for layer in (norm, *layers) for weight in layer.trainable_weights]
-    return (lambda x: ops.concatenate(kernels.norm_dense(norm, layers, x, training), -1)), arrays, weights
+    layer, _ = layer_of(keras.layers.Dense, 7, 12, units=9, dtype=dtype)
+    weights = norm.trainable_weights + layer.trainable_weights
+    return (lambda x: kernels.norm_dense(norm, layer, x, training)), arrays, weights
 
 
 def called(kind, *shape, training=True, dtype, **arguments):
     layer, arrays = layer_of(kind, *shape, dtype=dtype, **arguments)
-    more = {"queries": 3} if kind is TransformerBlock and arguments.pop("first", None) else {}
+    more = {"num_queries": 3} if kind is TransformerBlock and arguments.pop("first", None) else {}
     return (lambda x: layer(x, training=training, **more)), arrays, layer.trainable_weights
 
 

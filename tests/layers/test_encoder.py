@@ -126,8 +126,8 @@ def test_block_of_the_first_tokens_gives_the_same_numbers(count, where):
     block, short = make_block(norm_position=where), make_block(norm_position=where, num_output_tokens=count)
     x = images(2, 7, 12)
     assert [w.path.split("/", 1)[1] for w in short.weights] == [w.path.split("/", 1)[1] for w in block.weights]
-    np.testing.assert_allclose(numpy(block(x, queries=count)), numpy(block(x))[:, :count], atol=1e-6)
-    np.testing.assert_array_equal(numpy(short(x)), numpy(block(x, queries=count)))  # as files of 0.6 have it
+    np.testing.assert_allclose(numpy(block(x, num_queries=count)), numpy(block(x))[:, :count], atol=1e-6)
+    np.testing.assert_array_equal(numpy(short(x)), numpy(block(x, num_queries=count)))  # as files of 0.6 have it
 
 
 def test_stochastic_depth_drops_whole_branches_of_single_examples():

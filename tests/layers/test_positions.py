@@ -71,7 +71,7 @@ def test_positions_refuse_what_they_cannot_place():
     with pytest.raises(ValueError, match="hidden_size=9"):
         make_tiny(position_embedding="learned2d", hidden_size=9, num_heads=3)
     with pytest.raises(ValueError, match="relative_patches=6"):
-        TransformerBlock(12, 3, 17, relative_patches=6)(images(1, 6, 12), queries=1)
+        TransformerBlock(12, 3, 17, relative_patches=6)(images(1, 6, 12), num_queries=1)
 
 
 @pytest.mark.parametrize("prefix", [0, 2])

@@ -119,15 +119,15 @@ def test_block_equals_float64_in_each_of_its_ways(rule):
         shown = expected[:, :queries]
         for training in (False, True):
             np.testing.assert_allclose(
-                numpy(block(x, rotation=rotation, training=training, queries=queries)), shown, atol=4e-6
+                numpy(block(x, rotation=rotation, training=training, num_queries=queries)), shown, atol=4e-6
             )
         with kernels.record_attention() as seen:
-            np.testing.assert_allclose(numpy(block(x, rotation=rotation, queries=queries)), expected, atol=4e-6)
+            np.testing.assert_allclose(numpy(block(x, rotation=rotation, num_queries=queries)), expected, atol=4e-6)
         np.testing.assert_allclose(numpy(seen[0][1]).sum(-1), 1, atol=1e-5)
         with tf.GradientTape() as tape:
             tape.watch(weights := [weight.value for weight in (*block.trainable_weights, *layer.weights)])
             again = layer(images(1, 12, 20, 3))
-            loss = tf.reduce_sum(block(x, rotation=again, training=True, queries=queries)[:, :1] ** 2)
+            loss = tf.reduce_sum(block(x, rotation=again, training=True, num_queries=queries)[:, :1] ** 2)
         slopes.append([numpy(slope) for slope in tape.gradient(loss, weights)])
     for other in slopes[1:]:
         for one, two in zip(slopes[0], other, strict=True):

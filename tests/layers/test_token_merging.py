@@ -58,8 +58,8 @@ def test_block_that_merges_nothing_is_a_plain_block(kept, where):
     for each in (plain, block):
         each.build((None, 9, 12))
     block.set_weights(randomise(plain).get_weights())
-    tokens, sizes = block(images(2, 9, 12), queries=kept)
-    np.testing.assert_allclose(numpy(tokens), numpy(plain(images(2, 9, 12), queries=kept)), atol=1e-5)
+    tokens, sizes = block(images(2, 9, 12), num_queries=kept)
+    np.testing.assert_allclose(numpy(tokens), numpy(plain(images(2, 9, 12), num_queries=kept)), atol=1e-5)
     np.testing.assert_array_equal(numpy(sizes), np.ones((2, kept or 9, 1)))
 
 

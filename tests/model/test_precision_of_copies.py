@@ -9,7 +9,8 @@ import keras_vit
 from keras_vit.exporting.formats import PRECISIONS
 from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.copies import with_dtype
-from keras_vit.model.precision import in_precision, is_quantized
+from keras_vit.model.layer_access import is_quantized
+from keras_vit.model.precision import in_precision
 
 ROUNDING = {"bfloat16": 2**-8, "float16": 2**-11}  # of a weight, relative
 

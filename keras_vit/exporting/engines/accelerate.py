@@ -32,7 +32,8 @@ from keras_vit.exporting.spec import ExportSpec
 from keras_vit.exporting.verification import REPEATS, Reference, compare, image_size, median_seconds
 from keras_vit.images.preprocessing import preprocess_input
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.precision import in_precision, is_quantized
+from keras_vit.model.layer_access import is_quantized
+from keras_vit.model.precision import in_precision
 
 # Peak memory of B/16 at 1,024 pixels: TensorFlow 2.2 GiB, OpenVINO 3.1; with XLA 3.9, with ONNX Runtime 6.2.
 _NOT_FOR_LARGE = ("xla", "onnxruntime")

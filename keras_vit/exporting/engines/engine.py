@@ -131,7 +131,7 @@ class Engine:
         self.accepts_uint8 = model.accepts_uint8
         self.report = report
         self.has_checked_images = False  # as models have it
-        self.looked_at_by: set[str | None] = {None}  # methods whose first batch was checked for its scale
+        self.checked_methods: set[str | None] = {None}  # methods whose first batch was checked for its scale
         self._run, self._one_at_a_time = runtime.run, threading.Lock()
 
     @property
@@ -291,7 +291,7 @@ def _check_images(images: Any, engine: Engine, method: str | None) -> np.ndarray
     low, high = float(images.min()), float(images.max())  # NaN if one value is
     if not np.isfinite([low, high]).all():
         raise ValueError("images must be finite numbers in float32.\nReceived: NaN or infinity among them.")
-    if method not in engine.looked_at_by and (warning := range_warning(engine, low, high)):
+    if method not in engine.checked_methods and (warning := range_warning(engine, low, high)):
         warnings.warn(warning, stacklevel=4)
-    engine.looked_at_by.add(method)
+    engine.checked_methods.add(method)
     return images

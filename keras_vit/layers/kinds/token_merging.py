@@ -76,9 +76,9 @@ class MergingBlock(TransformerBlock):
         super().build(tokens_shape)
 
     def call(  # type: ignore[override]  # takes no rotation
-        self, tokens: Tensor, training: bool | None = None, queries: int | None = None, sizes: Tensor = None
+        self, tokens: Tensor, training: bool | None = None, num_queries: int | None = None, sizes: Tensor = None
     ) -> tuple[Tensor, Tensor]:
-        tokens, sizes, count = self.cast_input(tokens), self.cast_input(sizes), queries or self.num_output_tokens
+        tokens, sizes, count = self.cast_input(tokens), self.cast_input(sizes), num_queries or self.num_output_tokens
         sizes = ops.ones_like(tokens[..., :1]) if sizes is None else sizes
         norm_1, norm_2 = self.norms_before
         x = norm_1(tokens, training=training)
@@ -98,9 +98,9 @@ class MergingBlock(TransformerBlock):
         left = self.num_output_tokens or num_tokens - self._count(num_tokens)
         return (batch, left, self.hidden_size), (batch, left, 1)
 
-    def compute_output_spec(self, tokens: Tensor, queries: int | None = None, **optional: Any) -> Any:
+    def compute_output_spec(self, tokens: Tensor, num_queries: int | None = None, **optional: Any) -> Any:
         (batch, count, size), _ = self.compute_output_shape(tokens.shape)
-        shapes = ((batch, queries or count, size), (batch, queries or count, 1))
+        shapes = ((batch, num_queries or count, size), (batch, num_queries or count, 1))
         return tuple(keras.KerasTensor(shape, self.compute_dtype) for shape in shapes)
 
 

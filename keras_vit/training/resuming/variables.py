@@ -326,13 +326,13 @@ def _others(model: keras.Model) -> Iterator[tuple[str, Variable]]:
     """`(name, variable)` of what the model and its layers hold besides what Keras lists, each once, in their order."""
     listed = [*model.variables, *model.metrics_variables]
     listed += model.optimizer.variables if model.optimizer is not None else []
-    seen = {id(variable) for variable in listed}
+    known_ids = {id(variable) for variable in listed}
     for layer in flatten_layers(model):
         for name, held in vars(layer).items():
             skipped = name in _COMPILE_ATTRIBUTES or name.startswith(_TENSORFLOW_PREFIX)
             for variable in () if skipped else _variables_in(held, layer):
-                if id(variable) not in seen:
-                    seen.add(id(variable))
+                if id(variable) not in known_ids:
+                    known_ids.add(id(variable))
                     yield name, variable
 
 

@@ -245,8 +245,8 @@ def scan(path: str | os.PathLike) -> TensorFile:
         except OSError:
             raise
         except Exception as error:  # of zipfile, NumPy or safetensors: whatever it is, the bytes are to blame
-            if kind == "npz" and (seen := _archive_looks_like(start + mapping[-(2**20) :])):
-                raise _unknown(path, *seen) from error
+            if kind == "npz" and (likely := _archive_looks_like(start + mapping[-(2**20) :])):
+                raise _unknown(path, *likely) from error
             if not isinstance(error, FormatError):
                 error = FormatError(f"is cut short or damaged: {printable(error).rstrip('.')}")
             raise CheckpointError(

@@ -407,11 +407,11 @@ def _check_storages(storages: set[Storage], stored: dict[str, Member]) -> None:
 
 def _views(tree: Any) -> Iterator[tuple[str, TensorView]]:
     """All tensors in nested dicts, by the keys that lead to them."""
-    queue, seen = collections.deque([("", tree, 0)]), 0
+    queue, num_values = collections.deque([("", tree, 0)]), 0
     while queue:
         name, found, depth = queue.popleft()
-        seen += 1
-        if seen > _MOST_VALUES or depth > _MOST_DEPTH or len(name) > LONGEST_NAME:
+        num_values += 1
+        if num_values > _MOST_VALUES or depth > _MOST_DEPTH or len(name) > LONGEST_NAME:
             raise FormatError(
                 f"has dicts nested deeper than {_MOST_DEPTH}, with more than {_MOST_VALUES} values, or of keys longer "
                 f"than {LONGEST_NAME} together, which no weights need"
