@@ -41,7 +41,8 @@ def table(folder, header, rows, name="table.csv"):
 
 def listed(folder, separator=";", **changes):
     sets = [list(SETS[number % len(SETS)]) for number in range(len(SETS) * 4)]
-    return table(folder, "path,labels", [f"{number}.png,{separator.join(names)}" for number, names in enumerate(sets)])
+    rows = [f"{number}.png,{separator.join([*names, names[0]])}" for number, names in enumerate(sets)]  # one twice
+    return table(folder, "path,labels", rows)
 
 
 def rows_by_name(source):

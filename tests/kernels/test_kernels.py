@@ -79,6 +79,7 @@ ROWS = [
     ("dense", {"tensorflow": "tensorflow_cpu", "jax": "jax_gpu"}, dense, {"activation": "quick_gelu"}),
     ("norm_dense", {"tensorflow": "tensorflow_training"}, norm_dense, {"training": True}),
     ("mlp", {"tensorflow": "tensorflow_training"}, mlp, {"training": True}),
+    ("mlp", {"tensorflow": "tensorflow_training"}, mlp, {"training": True, "activation": "gelu"}),
     ("mlp", {"tensorflow": "tensorflow_training"}, mlp, {"training": True, "activation": "gelu", "mlp_norm": True}),
     ("mlp", {"tensorflow": "tensorflow_training"}, mlp, {"training": True, "gated": True}),
     ("attention", {"tensorflow": "tensorflow_training", "jax": "jax_gpu"}, attention, {"training": True}),

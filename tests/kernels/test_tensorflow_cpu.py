@@ -104,7 +104,9 @@ def test_model_answers_and_learns_as_without(monkeypatch, way, policy):
     monkeypatch.setattr(tensorflow_cpu, "has_amx", lambda: True)
     ours = trained(way, policy)
     assert np.linalg.norm(ours - exact) <= 1.5 * np.linalg.norm(plain - exact)  # rounding errors are random
-    assert np.linalg.norm(ours - exact) <= 8 * HALF * np.linalg.norm(exact)  # of all the steps
+    # Some 26 steps round, one after the other, and random errors add by their squares: 5.1 roundings, measured 4.7.
+    # Without AVX-512 TensorFlow takes Eigen's products, which round within sums too: measured 8.2. Twice that is wrong.
+    assert np.linalg.norm(ours - exact) <= 16 * HALF * np.linalg.norm(exact)
 
 
 def test_dense_layers_have_it_with_amx_alone(monkeypatch):
