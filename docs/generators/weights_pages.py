@@ -196,6 +196,9 @@ _ABOUT = {  # family: what it is, in the table of all families
     "pe_lang": "Perception Encoder for language models",
     "pe_spatial": "Perception Encoder for features of each patch",
     "tips": "trained with texts, for features of each patch",
+    "uni2": "self-supervised features of tissue under the microscope",
+    "virchow": "self-supervised features of tissue under the microscope",
+    "h0_mini": "a small encoder of tissue, distilled from H-optimus-0",
     "pixio": "trained to restore hidden patches, with 8 class tokens",
     "radio": "distilled from several encoders",
 }

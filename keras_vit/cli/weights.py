@@ -18,7 +18,7 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.formatting import columns, format_facts, plural, printable
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
-from keras_vit.weights.download import cache_dir, find_local, verify_cache, verify_file
+from keras_vit.weights.download import cache_dir, place_at_hand, verify_cache, verify_file
 from keras_vit.weights.download.cache import is_noted
 from keras_vit.weights.download.hugging_face import find_in_library_cache
 from keras_vit.weights.download.remote import megabytes
@@ -136,7 +136,7 @@ def _list(arguments: Namespace) -> Iterator[str]:
 
 def _info(arguments: Namespace) -> Iterator[str]:
     for number, record in enumerate(_records(arguments.name, arguments.model)):
-        local = find_local(remote_file(record)) or _in_library_cache(record)
+        local = place_at_hand(remote_file(record)) or _in_library_cache(record)
         facts = _facts(record) | {"local": str(local) if local else f"not at hand; its place is {_place(record)}"}
         yield from [""] * (number > 0)
         rows = [(key, text if isinstance(text, str) else json.dumps(text)) for key, text in facts.items() if text != ""]

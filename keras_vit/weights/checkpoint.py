@@ -357,6 +357,7 @@ def _check_sizes(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
     found = checkpoint.fields | {"hidden_size": hidden_size, "num_layers": num_layers, "mlp_dim": mlp_dim}
     found |= {"class_token": checkpoint.has_class_token, "classes": checkpoint.classes}
     found |= {"classes": None} if LAYOUTS[checkpoint.layout].classifier else {}  # `projection_dim` is of another head
+    found["mlp_rows"] = mlp_dim and mlp_dim * (2 if found["gated_mlp"] else 1)  # in one kernel with those of the gate
     found |= {"patch_size": patch_size} if stages is None else {}
     found |= {"num_heads": checkpoint.num_heads, "special_tokens": checkpoint.num_prefix_tokens + found["registers"]}
     found["rotary"] = LAYOUTS[checkpoint.layout].defaults(checkpoint.tensors).get("rotary", "none")

@@ -15,8 +15,8 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.files import expand_path
-from keras_vit.weights.checkpoint import file_in
-from keras_vit.weights.download import fetch, find_local
+from keras_vit.weights.checkpoint import SAFETENSORS_NAME, file_in
+from keras_vit.weights.download import fetch, place_at_hand
 from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.download.hugging_face import fetch_from_hub, find_in_library_cache
 from keras_vit.weights.download.remote import RemoteFile
@@ -68,7 +68,7 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
             if record.hf_repo is not None:
                 return _from_hugging_face(f"hf:{record.hf_repo}", variant, sha256)
             file = remote_file(record, sha256)
-            _warn_terms(record, find_local(file))
+            _warn_terms(record, place_at_hand(file))
             return WeightsFile(fetch(file, check=check_for(record)), record)
     path = expand_path(weights)
     if os.path.isdir(path):
@@ -249,15 +249,14 @@ def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> We
         )
     repository, revision = match.groups()
     record = _find_repository_record(repository, variant)
-    url = f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/model.safetensors"
-    place = (
-        f"hf/{repository}/model.safetensors" if revision is None else f"hf/{repository}@{revision}/model.safetensors"
-    )
+    stored = SAFETENSORS_NAME if record is None else record.path.rpartition("/")[2]
+    url = f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/{stored}"
+    place = f"hf/{repository}/{stored}" if revision is None else f"hf/{repository}@{revision}/{stored}"
     size, tolerance = (record.bytes, record.bytes_tolerance) if record is not None else (None, 0)
     file = RemoteFile(url, place, size, tolerance, sha256)
     check = check_file if record is None else check_for(record)
     if record is not None and record.terms:
-        _warn_terms(record, find_local(file) or find_in_library_cache(file, repository))
+        _warn_terms(record, place_at_hand(file) or find_in_library_cache(file, repository))
     return WeightsFile(fetch_from_hub(file, repository, revision, check), record)
 
 

@@ -79,7 +79,9 @@ def test_head_outside_of_a_model_is_not_dropped_in_silence(tmp_path):
         ("timm_dinov2", {"init_values": None}, "layer_scale none, and both"),
         ("timm_dinov2", {"class_token": False}, "class_token False, and True"),
         ("timm_dinov2", {"global_pool": "avg"}, "final_norm pooled, and tokens"),
-        ("timm_dinov2", {"mlp_ratio": 7.0}, "mlp_dim .*, and"),
+        ("timm_dinov2", {"mlp_ratio": 7.0}, "mlp_rows .*, and"),
+        ("timm_uni2", {"act_layer": "gelu"}, "gated_mlp False, and True"),
+        ("timm_mae", {"act_layer": "silu"}, "gated_mlp True, and False"),
         ("huggingface_dinov3", {"hidden_act": "gelu"}, "gate of the MLP"),
         (
             "huggingface_dinov3",

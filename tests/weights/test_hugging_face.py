@@ -16,7 +16,7 @@ from hub_server import CHILD, COMMIT, WEIGHTS, HubServer, digest_of, put_into_ca
 
 import keras_vit
 from keras_vit import cli
-from keras_vit.weights.download import DownloadError, OfflineError, cache_dir, verify_cache
+from keras_vit.weights.download import DownloadError, OfflineError, cache, cache_dir, verify_cache
 from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.file_checks import check_cached
 from keras_vit.weights.resolve import find_file
@@ -193,17 +193,19 @@ def test_damaged_file_is_refused_without_the_hub(hub, monkeypatch):
 
 
 @LINKS
-def test_file_is_hashed_once_and_again_when_it_has_changed(hub, links, monkeypatch):
-    path, hashed = put_into_cache(hub.root, BOTH, links=links) / WEIGHTS, []
-    digest = file_sha256
-    monkeypatch.setattr("keras_vit.weights.download.cache.file_sha256", lambda p: hashed.append(p.name) or digest(p))
+def test_file_is_hashed_at_every_use_and_read_again_when_it_has_changed(hub, links, monkeypatch):
+    path, read = put_into_cache(hub.root, BOTH, links=links) / WEIGHTS, []
+    check = cache.check_valid
+    monkeypatch.setattr(cache, "check_valid", lambda p, *more: read.append(p.name) or check(p, *more))
     for _ in range(2):
         find()
-    assert hashed.count(WEIGHTS) == 1
+    assert read.count(WEIGHTS) == 1
     os.utime(path, ns=(1, 1))
     find()
-    assert hashed.count(WEIGHTS) == 2
+    assert read.count(WEIGHTS) == 2
+    status = path.stat()
     turn_a_bit(path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     find()
     assert path.read_bytes() == CONTENTS[WEIGHTS]
 

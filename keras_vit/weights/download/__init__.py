@@ -20,7 +20,7 @@ import filelock
 
 from keras_vit.files import flush, flush_folder
 from keras_vit.weights.download import cache, environment, transfer
-from keras_vit.weights.download.cache import CachedFile, Check, find_local, verify_cache, verify_file
+from keras_vit.weights.download.cache import CachedFile, Check, find_local, place_at_hand, verify_cache, verify_file
 from keras_vit.weights.download.environment import cache_dir
 from keras_vit.weights.download.partial_file import PartialFile, TransferError, disk_faults
 from keras_vit.weights.download.remote import DownloadError, OfflineError, RemoteFile, download_error
@@ -35,6 +35,7 @@ __all__ = [
     "find_local",
     "check_network",
     "get_local",
+    "place_at_hand",
     "verify_cache",
     "verify_file",
 ]

@@ -1,8 +1,8 @@
 """Files at hand: in a mirror directory, or in the cache with a note of the sha256 they had when verified.
 
 The published checkpoints have no public list of hashes. So the sha256 of a file that came is noted in `<name>.json`
-in the same folder. A file whose size, time or inode differ from its note is hashed again before use. Notes of files in
-huggingface_hub's cache stand in a folder of this cache. Opens no socket; imports neither Keras nor TensorFlow.
+in the same folder, and compared at every later use: 0.2 to 0.9 s for 350 MB. Notes of files in huggingface_hub's cache
+stand in a folder of this cache. Opens no socket; imports neither Keras nor TensorFlow.
 """
 
 import contextlib
@@ -56,6 +56,13 @@ def find_local(file: RemoteFile) -> Path | None:
     return _find_in_mirror(file) or _find_in_cache(file)
 
 
+def place_at_hand(file: RemoteFile) -> Path | None:
+    """Where the file is in the mirror directory, else in the cache, not verified; None if it is in neither."""
+    directory = environment.mirror_directory()
+    places = (*(() if directory is None else (directory / file.path,)), file.place)
+    return next((place for place in places if os.path.isfile(place)), None)
+
+
 def register_local(file: RemoteFile, check: Check | None) -> Path | None:
     """Verifies a file that was put at its place by hand and notes its sha256; None if there is none.
 
@@ -73,6 +80,7 @@ def register_local(file: RemoteFile, check: Check | None) -> Path | None:
             f"Received: {path}\n{_delete_hint(path)}, and it is downloaded again."
         ) from fault
     write_note(note_path(path), path, sha256, file.url)
+    _LOGGER.warning("%s has no digest yet: taken as it is, and compared with its sha256 from now on: %s", path, sha256)
     return path
 
 
@@ -131,7 +139,11 @@ def verify_file(path: Path, check: Check | None = None) -> CachedFile:
     try:
         note = _find_note(path)
         if note is not None and (found := file_sha256(path)) != note["sha256"]:
-            return CachedFile(path, False, f"sha256 differs: expected {note['sha256']}, got {found}")
+            remedy = f"{_delete_hint(path)}, and it" if note_path(path).exists() else "It"
+            reason = (
+                f"sha256 differs: expected {note['sha256']}, got {found}. {remedy} is downloaded again at its next use"
+            )
+            return CachedFile(path, False, reason)
         if check is not None:
             check(path)
     except (ValueError, OSError) as error:
@@ -173,14 +185,11 @@ def _find_in_cache(file: RemoteFile) -> Path | None:
     note = read_note(note_path(path)) if os.path.isfile(path) else None
     if note is None:
         return None
-    stale = not is_current(note, path)
-    if not stale and file.sha256 is None:
-        return path
     if (found := file_sha256(path)) != note["sha256"]:
         raise _sha256_error(path, note["sha256"], found, f"{_delete_hint(path)}, and it is downloaded again.")
     if file.sha256 not in (None, found):
         raise _sha256_error(path, file.sha256, found, f"{_delete_hint(path)}, or correct the `sha256` asked for.")
-    if stale:
+    if not is_current(note, path):
         write_note(note_path(path), path, found, str(note.get("url", "")))
     return path
 

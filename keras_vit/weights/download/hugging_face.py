@@ -213,7 +213,7 @@ def _check_listed(file: RemoteFile, known: Any) -> None:
 
 
 def _check_valid(path: Path, file: RemoteFile, check: Check | None, listed: str = "") -> Path:
-    """The path of a snapshot's file, verified unless a note says that it was and it is unchanged.
+    """The path of a snapshot's file with the right digest; its content is checked unless a note says that it was.
 
     One that is the Hub's own, and yet not the one asked for or not valid for us, stays: other programs may use it.
 
@@ -227,10 +227,10 @@ def _check_valid(path: Path, file: RemoteFile, check: Check | None, listed: str 
     try:
         place = cache.external_note_path(path)
         note = cache.read_note(place)
-        if note and cache.is_current(note, path) and file.sha256 in (None, note["sha256"]):
-            return path
         sha256 = cache.file_sha256(path)
         _check_digest(path, sha256, _blob_name(path) or listed or (note["sha256"] if note else ""))
+        if note and note["sha256"] == sha256 and cache.is_current(note, path) and file.sha256 in (None, sha256):
+            return path
         cache.check_valid(path, file, check, sha256)
         if check is not None:
             cache.write_note(place, path, sha256, file.url)

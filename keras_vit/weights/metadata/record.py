@@ -24,6 +24,8 @@ _ACTIVATIONS = {  # names in transformers, timm and here: here
     "quick_gelu": "quick_gelu",
 }
 
+GATES = ("silu", "swish")  # names of the one function that gates an MLP here
+
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:

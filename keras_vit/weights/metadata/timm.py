@@ -13,6 +13,7 @@ from typing import Any
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.metadata.record import (
+    GATES,
     PLAIN_FIELDS,
     USUAL_FIELDS,
     Metadata,
@@ -48,8 +49,9 @@ def read_timm(config: dict, folder: Path) -> Metadata:
     arguments = config.get("model_args")
     arguments = arguments if isinstance(arguments, dict) else {}
     check_known(arguments, place)
+    gate = arguments.get("act_layer") in GATES
     named = {
-        "activation": parse_activation(arguments.get("act_layer"), place),
+        "activation": None if gate else parse_activation(arguments.get("act_layer"), place),
         "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), place),
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
     }
@@ -70,12 +72,18 @@ def read_timm(config: dict, folder: Path) -> Metadata:
         sizes=expected_from_timm_name(architecture, arguments)
         | size_fields(arguments, place, **_TIMM_SIZES)
         | conflicting_fields(arguments, has_plain_mlp=known is not None and not known.gated_mlp)
+        | _gate_fields(arguments.get("act_layer"), layouts)
         | default_norm_fields(architecture, arguments)
         | _class_fields(arguments.get("num_classes", config.get("num_classes"))),
         image_size=reading.part("img_size", lambda: parse_size(arguments.get("img_size"))),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
         remarks=tuple(reading.remarks),
     )
+
+
+def _gate_fields(word: Any, layouts: tuple[str, ...]) -> dict[str, bool]:
+    """`gated_mlp` by `act_layer`, which timm's class `VisionTransformer` also gates by, where an MLP has a gate."""
+    return {"gated_mlp": word in GATES} if word in GATES or (word is not None and layouts == _VIT) else {}
 
 
 def _class_fields(count: Any) -> dict[str, int]:
@@ -290,7 +298,7 @@ def conflicting_fields(arguments: Mapping[str, Any], has_plain_mlp: bool) -> dic
 
     Args:
         arguments: `model_args`.
-        has_plain_mlp: whether `mlp_ratio` sets the width of the MLP, which timm changes where it is gated.
+        has_plain_mlp: whether `mlp_ratio` sets the rows of the MLP's first kernel, which a gate of the caller's halves.
     """
     fields: dict[str, Any] = {}
     for name, (field, words) in _REDUNDANT_ARGUMENTS.items():
@@ -301,7 +309,7 @@ def conflicting_fields(arguments: Mapping[str, Any], has_plain_mlp: bool) -> dic
         fields["layer_scale"] = "none"
     ratio, width = arguments.get("mlp_ratio"), arguments.get("embed_dim")
     if isinstance(ratio, (int, float)) and isinstance(width, int) and has_plain_mlp:
-        fields["mlp_dim"] = int(ratio * width + 1e-6)  # as timm cuts it; a ratio that we wrote may be a bit less
+        fields["mlp_rows"] = int(ratio * width + 1e-6)  # as timm cuts it; a ratio that we wrote may be a bit less
     if isinstance(arguments.get("class_token"), bool):
         fields["class_token"] = arguments["class_token"]
     if isinstance(counts := arguments.get("num_kv_heads"), list):
@@ -413,12 +421,14 @@ def expected_from_timm_name(architecture: str, arguments: Mapping[str, Any]) -> 
         return {}
     given = [name for name, value in arguments.items() if value is not None or name == "init_values"]
     changed = {field for name in given for field in (name, *_CHANGED_BY.get(name, ()))}
-    fields = PLAIN_FIELDS | {"registers": 0, "gated_mlp": False} if config is None else _expected_fields(config)
+    fields = PLAIN_FIELDS | {"registers": 0} if config is None else _expected_fields(config)
     return {field: value for field, value in fields.items() if field not in changed}
 
 
 def _expected_fields(config: ViTConfig) -> dict[str, Any]:
     fields = {field: getattr(config, field) for field in _EXPECTED_FIELDS} | {"class_token": config.has_class_token}
+    if not config.gated_mlp and config.rotary == "none":  # UNI2 and Virchow pass `mlp_layer=SwiGLUPacked` in Python
+        del fields["gated_mlp"]
     if config.pooling != "gap":
         fields["attention_pooling"] = config.pooling in ("map", "attentive")
     if config.position_embedding in ("learned", "none"):

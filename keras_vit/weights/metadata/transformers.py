@@ -11,6 +11,7 @@ from keras_vit.config.parts import QKV_BIASES
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.resizing import sides_to_cover
 from keras_vit.weights.metadata.record import (
+    GATES,
     PLAIN_FIELDS,
     USUAL_FIELDS,
     Metadata,
@@ -115,9 +116,6 @@ def _refuse_unless(rule: bool, processor: dict, name: str) -> None:
         raise ValueError(f"{name} must be one that a record can hold.\nReceived: {name} {processor.get(name)}")
 
 
-_GATES = ("silu", "swish")
-
-
 def _parse_gated_mlp(config: dict, place: Path) -> bool | None:
     """Whether the MLP is gated, `None` where the config does not say.
 
@@ -125,7 +123,7 @@ def _parse_gated_mlp(config: dict, place: Path) -> bool | None:
         CheckpointError: for a gate that is not a SiLU.
     """
     gated, gate = config.get("use_gated_mlp"), config.get("hidden_act")
-    if gated is True and gate not in _GATES:
+    if gated is True and gate not in GATES:
         raise unsupported_error("gate of the MLP", gate, place, "SiLU")
     return gated if isinstance(gated, bool) else None
 

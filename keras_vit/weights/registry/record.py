@@ -1,9 +1,9 @@
 """Published checkpoints as records: the rows of `vit.csv` (the paper's models, ResNets) and of `encoders.csv`.
 
 A row has what differs from the variant, how its authors prepare photos, and whose figures these are; what no source
-has is empty. A file is `hf:owner/repository`, an https URL, or a path in Google's bucket. Sizes are from its listing
-in `vit_jax_augreg.ipynb` or the official README; `timm results` is timm's `results-imagenet.csv`, and facts of its
-copies are from its model files. No official source names AugReg's recommended files at 224 pixels: these are timm's.
+has is empty. A file is `hf:owner/repository`, perhaps with a file's name, an https URL, or a path in Google's bucket.
+Sizes are from its listing in `vit_jax_augreg.ipynb` or the official README; `timm results` is `results-imagenet.csv`
+of timm, and facts of its copies are from its model files. AugReg's recommended files at 224 pixels are timm's choice.
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ _STATISTICS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {  # me
     "none": ((0.0,) * 3, (1.0,) * 3),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+    "histology": ((0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)),
     "satellite": ((0.43, 0.411, 0.296), (0.213, 0.156, 0.143)),
 }
 _UNITS = {"MiB": 2**20, "GiB": 2**30}
@@ -178,10 +179,11 @@ def record_of_row(row: Mapping[str, str], uncertain_parameters: int = 0) -> Weig
         uncertain_parameters: how many the file may or may not hold, where its size is computed.
     """
     file = row["file"] or row["name"]
-    repository = file.removeprefix(_HUB) if file.startswith(_HUB) else None
-    if repository:
-        url, path = f"https://huggingface.co/{repository}/resolve/main/model.safetensors", f"hf/{repository}"
-        path += "/model.safetensors"
+    repository = None
+    if file.startswith(_HUB):
+        owner, name, *own = file.removeprefix(_HUB).split("/")
+        repository, stored = f"{owner}/{name}", own[0] if own else "model.safetensors"
+        url, path = f"https://huggingface.co/{repository}/resolve/main/{stored}", f"hf/{repository}/{stored}"
     elif file.startswith("https:"):
         url, path = file, urllib.parse.urlparse(file).path.lstrip("/")
     else:
