@@ -12,11 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.data.label_checks import quote_names, similar_names
+from keras_vit.data.shards.finding import find_shards
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES, SPLITS, FileSplit, divide
 from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.images.byte_ranges import PhotoLocation
-from keras_vit.images.photo_files import folders_in, has_photos, others_below, photos_below
+from keras_vit.images.photo_files import (
+    PassedOver,
+    count_photos,
+    dead_links_in,
+    folders_in,
+    has_photos,
+    others_below,
+    photos_below,
+)
 from keras_vit.images.validation import BadImage, ValidImage, check_images
 from keras_vit.pages.formatting import printable
 
@@ -27,26 +36,52 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
     Raises:
         ValueError: for no photo, one class only, or classes that differ between splits.
     """
-    divided = _split_folders(path)
+    divided, passed = _split_folders(path), PassedOver()
     found: list[tuple[str | None, str, int]]
     if divided:
         _warn_other_folders(path, divided)
         classes = _common_classes(path, divided)
-        found = [(split, *item) for split, folder in divided.items() for item in _photos(folder, classes)]
+        found = [(split, *item) for split, folder in divided.items() for item in _photos(folder, classes, passed)]
     else:
         classes = _class_folders(path)
-        found = [(None, *item) for item in _photos(path, classes)]
+        found = [(None, *item) for item in _photos(path, classes, passed)]
+        _warn_of_alike_folders(path, classes)
+    if not found:
+        passed.check()
     if len(classes) < 2 or not found:
-        raise ValueError(
-            "a folder of photos must hold at least two folders, one for each class, with photos in them, "
-            "or such folders in `train`, `validation` and `test`.\n"
-            f"Received: {str(path)!r} with {len(classes)} class folder(s) {classes[:5]}, "
-            f"and {len(found)} image file(s) in them."
-        )
+        raise _no_classes_error(path, classes, len(found))
+    for line in passed.repeats():
+        warnings.warn(line, UserWarning, stacklevel=2)
+    unread = [BadImage(*each) for each in passed.unreadable]
+    lost = [link for base in (path, *divided.values()) for link in dead_links_in(base)]
+    unread += [BadImage(link, "a link to nothing") for link in lost]
     splits, photos, labels = zip(*found, strict=True)
-    ignored = others_below(path, set(photos))
-    return source_from_files(
-        path, "folder", classes, photos, labels, splits if divided else None, seed, on_bad_image, ignored
+    ignored = others_below(path, {*photos, *(image.path for image in unread)})
+    named = splits if divided else None
+    return source_from_files(path, "folder", classes, photos, labels, named, seed, on_bad_image, ignored, unread=unread)
+
+
+def _no_classes_error(path: Path, classes: Sequence[str], count: int) -> ValueError:
+    """What is in a folder without photos of two classes, and what to do.
+
+    Args:
+        path: of the folder.
+        classes: names of the folders in it.
+        count: of the photos in these.
+    """
+    loose, lost = count_photos(path), dead_links_in(path)
+    shards = [name for name in classes if find_shards(path / name)]
+    found = f"{len(classes)} class folder(s) {classes[:5]}, and {count} image file(s) in them"
+    found += f"; {loose} image file(s) lie outside of these" if loose else ""
+    found += f"; {printable(lost[0])} is a link to nothing" if lost else ""
+    remedy = "Put the photos of each class into a folder of its own, or list them in a .csv file with path and label."
+    if shards:
+        remedy = f"Shards lie in {', '.join(map(repr, shards[:5]))}: pass {str(path / shards[0])!r}."
+    elif len(classes) == 1 and len(folders_in(path / classes[0], PassedOver())) > 1:
+        remedy = f"If the class folders are in {classes[0]!r}, pass {str(path / classes[0])!r}."
+    return ValueError(
+        "a folder of photos must hold at least two folders, one for each class, with photos in them, "
+        f"or such folders in `train`, `validation` and `test`.\nReceived: {str(path)!r} with {found}. {remedy}"
     )
 
 
@@ -61,6 +96,7 @@ def source_from_files(
     on_bad_image: str,
     ignored: Mapping[str, int] | None = None,
     targets: Targets = CLASS_LABELS,
+    unread: Sequence[BadImage] = (),
 ) -> Source:
     """A `Source` of labelled files, without those that cannot be decoded.
 
@@ -75,6 +111,7 @@ def source_from_files(
         on_bad_image: as in `open_source`.
         ignored: numbers of files that do not count as photos, by their kind.
         targets: what the labels are.
+        unread: folders that cannot be listed and links to nothing, which count as bad images.
 
     Raises:
         ValueError: for a class without an image, and for hidden labels.
@@ -84,8 +121,8 @@ def source_from_files(
             lacks.
     """
     targets.check_names(classes)
-    found = check_images(list(files), on_bad_image)
-    bad = tuple(image for image in found if isinstance(image, BadImage))
+    found = check_images(list(files), on_bad_image, unread)
+    bad = (*unread, *(image for image in found if isinstance(image, BadImage)))
     good = [number for number, image in enumerate(found) if not isinstance(image, BadImage)]
     kept = np.asarray(labels)[good]
     images = [image for image in found if not isinstance(image, BadImage)]
@@ -147,6 +184,8 @@ def _split_folders(path: Path) -> dict[str, Path]:
     for folder in folders_in(path):
         if split := SPLIT_ALIASES.get(folder.name.lower()):
             named.setdefault(split, []).append(folder)
+    if "train" not in named:
+        _check_train(named, path)
     if "train" not in named or _is_a_class(named, path):
         return {}
     twice = next((folders for folders in named.values() if len(folders) > 1), None)
@@ -155,6 +194,43 @@ def _split_folders(path: Path) -> dict[str, Path]:
             f"each split must be one folder.\nReceived: {twice[0].name!r} and {twice[1].name!r} in {str(path)!r}."
         )
     return {name: named[name][0] for name in SPLITS if name in named}
+
+
+def _check_train(named: dict[str, list[Path]], path: Path) -> None:
+    """Refuses folders of splits without `train`, whose names would be taken for those of classes.
+
+    Args:
+        named: folders with the names of splits, by split.
+        path: the folder above them.
+    """
+    splits = [folder for folders in named.values() for folder in folders]
+    others = [folder for folder in folders_in(path) if folder not in splits and any(photos_below(folder))]
+    if splits and len(others) < 2 and all(_has_photos_in_folders(folder) for folder in splits):
+        names = printable(" and ".join(folder.name for folder in splits))
+        raise ValueError(
+            "folders of splits must have `train` among them; without it they would count as classes.\n"
+            f"Received: {str(path)!r} with {names}, each with folders of photos. To measure a model, pass one of "
+            f"these, as {str(splits[0])!r}."
+        )
+
+
+def _has_photos_in_folders(folder: Path) -> bool:
+    return not has_photos(folder) and any(any(photos_below(inner)) for inner in folders_in(folder, PassedOver()))
+
+
+def _warn_of_alike_folders(path: Path, classes: Sequence[str]) -> None:
+    """Warns of classes with the same folders in them, as `training_set` and `test_set` have: they may be splits."""
+    if len(classes) < 2 or any(has_photos(path / name) for name in classes):
+        return
+    first, *others = ({folder.name for folder in folders_in(path / name, PassedOver())} for name in classes)
+    if len(first) > 1 and all(names == first for names in others) and not all(map(str.isdecimal, first)):
+        warnings.warn(
+            f"{printable(', '.join(classes[:3]))} count as classes, and have the same folders in them: "
+            f"{printable(', '.join(sorted(first)[:3]))}. If those are the classes, call the folders above them train, "
+            "validation and test, or pass one of them.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _is_a_class(named: dict[str, list[Path]], path: Path) -> bool:
@@ -169,7 +245,7 @@ def _is_a_class(named: dict[str, list[Path]], path: Path) -> bool:
     if not classes or len(classes) < len(splits):
         return False
     train = named["train"][0]
-    if any(any(photos_below(folder)) for folder in folders_in(train)):  # of classes, or of years or places
+    if any(map(any, map(photos_below, folders_in(train, PassedOver())))):  # of classes, or of years or places
         return len(splits) == 1 and (has_photos(train) or len(classes) > 1)
     return has_photos(train)
 
@@ -201,10 +277,10 @@ def _common_classes(path: Path, divided: dict[str, Path]) -> list[str]:
     return by_split["train"]
 
 
-def _photos(folder: Path, classes: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _photos(folder: Path, classes: Sequence[str], passed: PassedOver) -> Iterator[tuple[str, int]]:
     """`(path, label)` of every photo below the class folders, sorted."""
     for label, name in enumerate(classes):
-        yield from ((str(file), label) for file in sorted(photos_below(folder / name)))
+        yield from ((str(file), label) for file in sorted(photos_below(folder / name, passed=passed)))
 
 
 def _class_folders(path: Path) -> list[str]:

@@ -14,6 +14,7 @@ from keras_vit.files import FileKindError, expand_path
 from keras_vit.images.byte_ranges import ByteRange, photo_bytes
 from keras_vit.images.numpy_pipeline import decode_photo
 from keras_vit.images.pillow_formats import PillowError
+from keras_vit.images.validation import package_error, reason_by_suffix
 
 OK = "ok"  # the status of a photo that was embedded
 Photo: TypeAlias = bytes | bytearray | memoryview | FilePath | ByteRange | PillowError
@@ -152,9 +153,12 @@ class Embedder:
     def _read(self, photo: Photo, image: np.ndarray) -> str:
         """Writes a prepared photo into `image`, and gives its status."""
         try:
-            pixels = decode_photo(read_photo_bytes(photo), self.opened.channels)
+            data = read_photo_bytes(photo)
+            if reason := package_error(data):
+                return reason
+            pixels = decode_photo(data, self.opened.channels)
         except PillowError as fault:
-            return str(fault)
+            return reason_by_suffix(os.fspath(photo) if isinstance(photo, (str, os.PathLike)) else "", str(fault))
         except MemoryError:
             return "too large for the memory"
         found = self.opened.prepare(pixels)

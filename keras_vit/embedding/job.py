@@ -20,10 +20,19 @@ from keras_vit.embedding.embedder import OK
 from keras_vit.embedding.loaders import ENGINE_FILE, OUTPUTS, is_exported
 from keras_vit.embedding.manifest import MANIFEST, Manifest, files_sha256, read_manifest
 from keras_vit.embedding.part_files import FORMS, PartError, check_form, part_error, read_part, read_statuses
-from keras_vit.embedding.photo_lists import LIST, PhotoList, check_files_exist, list_photos, photo_key, read_list
+from keras_vit.embedding.photo_lists import (
+    LIST,
+    PhotoList,
+    check_files_exist,
+    list_photos,
+    of_read_kind,
+    photo_key,
+    read_list,
+)
 from keras_vit.embedding.supervisor import TRIES, Supervisor, run_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.files import PREFIX, atomic_write, expand_path, lock_dir, read_head, unlock
+from keras_vit.images.validation import BadImage, count_reasons
 from keras_vit.pages.formatting import plural, printable, spreadsheet_cell
 from keras_vit.runs.load import check_run, variant_and_weights
 from keras_vit.weights.resolve import find_file
@@ -102,6 +111,8 @@ def embed(
     folder.mkdir(parents=True, exist_ok=True)
     with _lock_shard(folder, options.shard):
         listed = list_photos(photos)
+        for line in listed.notes:
+            say(line)
         manifest, listed = _manifest(listed, model, folder, options, say)
         parts = range(options.shard[0], manifest.parts, options.shard[1])
         missing = _missing(folder, manifest, parts)
@@ -179,15 +190,12 @@ def _manifest(
 def _check_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callable[[str], Any]) -> PhotoList:
     """The list that the job started with; raises if photos were added since."""
     if listed.fingerprint() == manifest.photos_sha256:
+        _check_same_list(listed, folder, manifest)
         return listed
     kept = read_list(folder, listed.top)
-    if kept.fingerprint() != manifest.photos_sha256:
-        raise ArgumentError(
-            f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which differs.",
-            parameters=("out",),
-        )
+    _check_same_list(kept, folder, manifest)
     known = {photo_key(entry) for entry in kept.entries}
-    now = {photo_key(entry) for entry in listed.entries}
+    now = {photo_key(entry) for entry in listed.entries if of_read_kind(entry) or photo_key(entry) in known}
     if new := sorted(now - known):
         raise ArgumentError(
             "a job resumes with the list of photos that it started with.\n"
@@ -196,6 +204,10 @@ def _check_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callab
             parameters=("out", "photos"),
         )
     gone = [row for row, entry in enumerate(kept.entries) if photo_key(entry) not in now]
+    if not gone and len(listed.entries) > len(kept.entries):
+        count = len(listed.entries) - len(kept.entries)
+        say(f"{plural(count, 'file')} of kinds that are not read, as GIF, are not in the list of this job")
+        return kept
     if not gone:
         raise ArgumentError(
             "a job resumes with the photos that it started with.\n"
@@ -206,6 +218,15 @@ def _check_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callab
     have, rows = ("has", "its row says so") if len(gone) == 1 else ("have", "their rows say so")
     say(f"{plural(len(gone), 'photo')} {have} gone since the job began, as {first} of row {gone[0]:,}; {rows}")
     return kept
+
+
+def _check_same_list(listed: PhotoList, folder: Path, manifest: Manifest) -> None:
+    if listed.fingerprint() != manifest.photos_sha256 or len(listed.entries) != manifest.photos:
+        raise ArgumentError(
+            "the list of photos must be as the job wrote it.\n"
+            f"Received: {printable(folder / LIST)}, which differs from the manifest. Choose another folder.",
+            parameters=("out",),
+        )
 
 
 def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, say: Callable[[str], Any]) -> None:
@@ -355,8 +376,8 @@ class _Progress:
             )
 
 
-def check_job(out: FilePath) -> tuple[Manifest, int]:
-    """Reads all parts of a job, and counts the photos that are broken.
+def check_job(out: FilePath) -> tuple[Manifest, list[BadImage]]:
+    """Reads all parts of a job, and gives its manifest and the photos that are broken.
 
     Raises:
         ValueError: for another folder, and for parts that are missing or damaged; the message names ten of them.
@@ -365,11 +386,7 @@ def check_job(out: FilePath) -> tuple[Manifest, int]:
     manifest = read_manifest(folder)
     check_form(manifest.form)
     listed = read_list(folder, folder)
-    if listed.fingerprint() != manifest.photos_sha256:
-        raise ArgumentError(
-            f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which differs.",
-            parameters=("out",),
-        )
+    _check_same_list(listed, folder, manifest)
     check_parts(folder, manifest, range(manifest.parts))
     return manifest, write_broken(folder, manifest)
 
@@ -408,17 +425,16 @@ def parts_error(folder: Path, faults: Sequence[PartError], parts: int, rows: str
     )
 
 
-def describe_broken(folder: Path, broken: int) -> str:
-    """How many photos could not be read, and where the reasons are."""
-    return (
-        f"{broken:,} of them of broken photos, with reasons in {printable(folder / BROKEN)}"
-        if broken
-        else "no photo is broken"
-    )
+def describe_broken(folder: Path, broken: Sequence[BadImage]) -> str:
+    """How many photos could not be read, of what kinds, and where the reasons are."""
+    if not broken:
+        return "no photo is broken"
+    kinds = printable(count_reasons(broken))
+    return f"{len(broken):,} of them of broken photos ({kinds}), with reasons in {printable(folder / BROKEN)}"
 
 
-def write_broken(folder: Path, manifest: Manifest) -> int:
-    """Writes the list of broken photos of a finished job, if there are any, and gives their number."""
+def write_broken(folder: Path, manifest: Manifest) -> list[BadImage]:
+    """Writes the list of broken photos of a finished job, if there are any, and gives them."""
     path = folder / BROKEN
     if os.path.lexists(path) and not (read_head(path) or b"").startswith(",".join(_COLUMNS).encode()):
         raise ArgumentError(
@@ -428,7 +444,7 @@ def write_broken(folder: Path, manifest: Manifest) -> int:
     if rows or path.exists():
         with atomic_write(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([_COLUMNS, *rows])
-    return len(rows)
+    return [BadImage(photo, reason) for _, photo, reason in rows]
 
 
 def _broken(folder: Path, manifest: Manifest, number: int) -> Iterator[tuple[int, str, str]]:

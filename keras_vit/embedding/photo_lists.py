@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.files import atomic_write, expand_path, open_regular
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation
-from keras_vit.images.photo_files import HEIC, READABLE, photos_below
+from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, is_photo, photos_below
 from keras_vit.pages.formatting import printable
 
 LIST = "photos.jsonl"
@@ -35,10 +35,12 @@ class PhotoList(NamedTuple):
     Attributes:
         top: the folder from which their paths count.
         entries: a text or a list for each, ready for JSON.
+        notes: lines about what the walk did not enter.
     """
 
     top: Path
     entries: list[Entry]
+    notes: Sequence[str] = ()
 
     def fingerprint(self) -> str:
         """SHA-256 of the list, wherever its folder lies."""
@@ -84,14 +86,14 @@ def list_photos(what: str | os.PathLike) -> PhotoList:
             takes them.
 
     Raises:
-        ValueError: if no photo is there, or a table has none.
+        ValueError: if no photo is there, a table has none, or a folder cannot be listed.
     """
     path = expand_path(what)
     # The seam: whatever else holds photos makes entries of them here, and `photo_location` says where their bytes are.
     if path.suffix.lower() == ".csv" and path.is_file():
         found = PhotoList(path.parent, _table_paths(path))
     else:
-        found = _shard_photos(path) or PhotoList(path, _folder_paths(path))
+        found = _shard_photos(path) or _folder_photos(path)
     if not found.entries:
         raise ArgumentError(
             "`photos` must be a folder with photos in it or below it, a .csv file with the column path, or shards.\n"
@@ -117,6 +119,14 @@ def read_list(folder: Path, top: Path) -> PhotoList:
         raise ArgumentError(
             f"the list of photos must be as the job wrote it.\nReceived: {str(path)!r}: {error}.", parameters=("out",)
         ) from None
+
+
+def of_read_kind(entry: Entry) -> bool:
+    """Whether a photo is of a kind that is read, by its name; earlier versions listed those alone."""
+    from keras_vit.images.pillow_formats import missing_package
+
+    kinds = READABLE if missing_package("HEIC") else (*READABLE, *HEIC)
+    return not isinstance(entry, str) or is_photo(os.path.basename(entry), (*kinds, ""))
 
 
 def check_files_exist(photos: PhotoList, rows: Sequence[int]) -> None:
@@ -164,12 +174,13 @@ def _is_list(path: Path) -> bool:
         return False
 
 
-def _folder_paths(folder: Path) -> list[Entry]:
-    from keras_vit.images.pillow_formats import missing_package
-
-    suffixes = READABLE if missing_package("HEIC") else (*READABLE, *HEIC)
-    top = str(folder).rstrip(os.sep) + os.sep
-    return sorted(str(path).removeprefix(top).replace(os.sep, "/") for path in photos_below(folder, suffixes))
+def _folder_photos(folder: Path) -> PhotoList:
+    """All that count as photos, so that each has a row, also one of a kind that is not read."""
+    passed, top = PassedOver(), str(folder).rstrip(os.sep) + os.sep
+    photos = [*photos_below(folder, passed=passed)] if folder.is_dir() else []
+    passed.check()
+    names = (str(path).removeprefix(top).replace(os.sep, "/") for path in photos)
+    return PhotoList(folder, sorted(names), passed.repeats())
 
 
 def _table_paths(path: Path) -> list[Entry]:

@@ -26,6 +26,7 @@ from keras_vit.embedding.part_files import Part, write_part
 from keras_vit.embedding.photo_lists import Entry, photo_key, photo_location
 from keras_vit.embedding.supervisor import END
 from keras_vit.images.pillow_formats import PillowError
+from keras_vit.images.validation import reason_by_suffix
 
 _GRACE = 10  # seconds from the supervisor's death to the end, in which what computes comes back to Python
 _READERS = 8  # threads that read ahead, since a file on a network disk takes a round trip
@@ -124,8 +125,9 @@ def _compute_part(
                 answer(part=number, so_far=sum(map(len, statuses)))
     except Exception as error:  # of runtimes, as for want of memory
         return answer(part=number, fault=f"{type(error).__name__}: {error}")
-    status = np.concatenate(statuses)
-    part = Part(np.array([photo_key(entry) for entry in entries], object), status, np.concatenate(vectors))
+    names = [photo_key(entry) for entry in entries]
+    status = np.array([*map(reason_by_suffix, names, np.concatenate(statuses).tolist())], str)
+    part = Part(np.array(names, object), status, np.concatenate(vectors))
     try:
         write_part(folder, manifest, number, part)
     except OSError as error:

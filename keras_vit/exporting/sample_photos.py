@@ -12,7 +12,7 @@ from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, install_hint, with_parameters
 from keras_vit.data.splits import evenly_spaced
 from keras_vit.files import expand_path, open_regular
-from keras_vit.images.photo_files import HEIC, READABLE, photos_below
+from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, photos_below
 from keras_vit.images.pillow_formats import READABLE_KINDS, missing_package
 from keras_vit.images.read import ImageError, read_image
 
@@ -107,7 +107,9 @@ def _files_below(folder: Path) -> list[Path]:
             "images",
         )
     suffixes = READABLE if missing_package("HEIC") else (*READABLE, *HEIC)
-    files = sorted(path for path in photos_below(folder, suffixes) if path.is_file())
+    found = [*photos_below(folder, suffixes, passed := PassedOver())]
+    passed.check()
+    files = sorted(path for path in found if path.is_file())
     if not files:
         raise ArgumentError(
             f"`images` must hold at least one photo.\nReceived: {folder}, without a photo.", parameters=("images",)

@@ -1,18 +1,21 @@
-"""Which files below a folder are photos: those with the suffix of an image, outside of hidden and system folders.
+"""The walk over a folder of photos: files with the suffix of an image, outside of hidden and system folders.
 
-A file whose name has no suffix is one if its first bytes are those of a photo.
+A file whose name has no suffix is one if its first bytes are those of a photo. So is a link to nothing, which a disk
+that is not mounted leaves: whoever reads the photos names it then.
 
 Jupyter, file managers, cloud storage and archives keep edited copies and thumbnails in such folders. A model that is
 trained on them sees a photo twice, or one that its owner has thrown away.
 """
 
 import collections
+import dataclasses
 import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from keras_vit.files import read_head
+from keras_vit.files import FileKindError, open_regular
+from keras_vit.pages.formatting import plural, printable
 
 READABLE = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp")
 HEIC = (".heic", ".heif", ".hif")  # where their plugin is installed
@@ -26,10 +29,43 @@ _UNSUPPORTED = (
 UNSUPPORTED_SUFFIXES = frozenset(_UNSUPPORTED.split())
 SUFFIXES = UNSUPPORTED_SUFFIXES | {*READABLE, *HEIC, ".gif", ".tif", ".tiff", ".avif"}
 _BEGINNINGS = rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP"  # of JPEG, PNG and WebP
+_LONGEST_BEGINNING = 12
 # Of Synology and QNAP, of Windows, of Linux and of macOS, in lower case.
 _SYSTEM = {"@eadir", "@tmp", "@recycle", "@recently-snapshot", "@__thumb", "#recycle", "#snapshot"}
 _SYSTEM |= {"$recycle.bin", "system volume information", "lost+found", "network trash folder", "temporary items"}
+_NAMED = 10  # folders or links that a message names
 _SYSTEM_PATTERN = re.compile(r"[.]|__|found\.\d{3}$")  # hidden; of archives, as `__MACOSX`; of chkdsk
+
+
+@dataclasses.dataclass
+class PassedOver:
+    """What a walk could not or need not enter.
+
+    Attributes:
+        unreadable: paths of folders that cannot be listed, and the reasons.
+        repeated: links to folders, and what these are: one that was walked already, or one above the link.
+    """
+
+    unreadable: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    repeated: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+    def check(self) -> None:
+        """Raises a `ValueError` that names the folders that cannot be listed, if there are any."""
+        if self.unreadable:
+            raise ValueError(
+                "every folder of photos must be readable, or its photos would be missing.\n"
+                f"Received: {_listed(self.unreadable)}. Grant the right to list it, or move it away."
+            )
+
+    def repeats(self) -> list[str]:
+        """A line about the links that were not followed, if there are any."""
+        are = f"{plural(len(self.repeated), 'link')} to folders not followed, so that no photo counts twice"
+        return [f"{are}: {_listed(self.repeated)}"] if self.repeated else []
+
+
+def _listed(found: list[tuple[str, str]]) -> str:
+    more = f"; and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    return "; ".join(f"{printable(path)}, {reason}" for path, reason in sorted(found)[:_NAMED]) + more
 
 
 def is_system(name: str) -> bool:
@@ -37,9 +73,26 @@ def is_system(name: str) -> bool:
     return name.lower() in _SYSTEM or _SYSTEM_PATTERN.match(name.lower()) is not None
 
 
-def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, sorted, without hidden ones and those of systems."""
-    return sorted(item for item in folder.iterdir() if item.is_dir() and not is_system(item.name))
+def folders_in(folder: Path, passed: PassedOver | None = None) -> list[Path]:
+    """The folders in a folder, sorted, without hidden ones and those of systems.
+
+    Args:
+        folder: path of the folder.
+        passed: gets the folder if it cannot be listed.
+
+    Raises:
+        ValueError: if it cannot be listed, and `passed` is not given.
+    """
+    entries = _entries(str(folder), found := passed or PassedOver())
+    if passed is None:
+        found.check()
+    return sorted(Path(entry.path) for entry in entries if _is_folder(entry) and not is_system(entry.name))
+
+
+def dead_links_in(folder: Path) -> list[str]:
+    """Paths of the links in a folder that lead to nothing, as to a disk that is not mounted."""
+    entries = _entries(str(folder), PassedOver())
+    return sorted(entry.path for entry in entries if not is_system(entry.name) and _is_dead_link(entry))
 
 
 def is_photo(name: str, suffixes: Collection[str] = SUFFIXES) -> bool:
@@ -47,24 +100,114 @@ def is_photo(name: str, suffixes: Collection[str] = SUFFIXES) -> bool:
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes
 
 
-def _is_photo_file(path: Path, suffixes: Collection[str] = SUFFIXES) -> bool:
-    """Whether a file counts as a photo: by its name, or, if that has no suffix, by its first bytes."""
-    if path.suffix or path.name.startswith("."):
-        return is_photo(path.name, suffixes)
-    return re.match(_BEGINNINGS, read_head(path) or b"", re.DOTALL) is not None
+def _is_photo_file(entry: os.DirEntry, suffixes: Collection[str] = SUFFIXES) -> bool:
+    """Whether what is no folder counts as a photo: by its name, or by its first bytes if that has no suffix."""
+    if entry.name.startswith(".") or is_photo(entry.name, suffixes):
+        return not entry.name.startswith(".")
+    if _is_dead_link(entry):
+        return True
+    if os.path.splitext(entry.name)[1]:
+        return False
+    try:
+        with open_regular(entry.path) as file:
+            return re.match(_BEGINNINGS, file.read(_LONGEST_BEGINNING), re.DOTALL) is not None
+    except FileKindError:
+        return False
+    except OSError:  # whoever reads it says why
+        return True
 
 
-def photos_below(folder: Path, suffixes: Collection[str] = SUFFIXES) -> Iterator[Path]:
-    """The photos in a folder and in the folders below it, in no order; links to folders are not followed."""
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not is_system(name)]
-        yield from (path for path in (Path(place, name) for name in names) if _is_photo_file(path, suffixes))
+def photos_below(
+    folder: Path, suffixes: Collection[str] = SUFFIXES, passed: PassedOver | None = None
+) -> Iterator[Path]:
+    """The photos in a folder and in the folders below it, in no order. Links to folders are followed, each folder once.
+
+    Args:
+        folder: path of the folder.
+        suffixes: of photos.
+        passed: gets what is not entered; without it that is left out.
+    """
+    passed = PassedOver() if passed is None else passed
+    for place, files in _walk(str(folder), passed):
+        yield from (Path(place, entry.name) for entry in files if _is_photo_file(entry, suffixes))
+
+
+def _walk(top: str, passed: PassedOver, others: bool = False) -> Iterator[tuple[str, list[os.DirEntry]]]:
+    """Each folder, and what in it is none. Folders come before links, so that a photo has its own path, not a link's.
+
+    Folders are known by their real paths, since numbers of files differ or repeat on some file systems.
+
+    Args:
+        top: path of the first folder.
+        passed: gets what is not entered.
+        others: whether hidden and system folders are entered, and links are not.
+    """
+    known: dict[str, str] = {}
+    links = collections.deque([top])
+    while links:
+        link = links.popleft()
+        real, found = os.path.realpath(link), []
+        if link != top and is_within(os.path.realpath(os.path.dirname(link)), real):
+            passed.repeated.append((link, "a link to a folder that it is in"))
+            continue
+        folders = [(link, real)]
+        while folders:
+            place, real = folders.pop()
+            if real in known:
+                passed.repeated.append((place, f"which is {printable(known[real])}"))
+                continue
+            known[real] = place
+            files = []
+            for entry in _entries(place, passed):
+                if not _is_folder(entry):
+                    files.append(entry)
+                elif is_system(entry.name) and not others:
+                    continue
+                elif _is_link(entry):
+                    found.append(entry.path)
+                else:
+                    folders.append((entry.path, os.path.join(real, entry.name)))
+            yield place, files
+        links.extend([] if others else sorted(found))
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path is that of a folder, or of something below it; both are absolute."""
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _entries(folder: str, passed: PassedOver) -> list[os.DirEntry]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        passed.unreadable.append((folder, f"a folder that cannot be listed: {error.strerror or error}"))
+        return []
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # of a link to what cannot be looked at, or that leads to itself
+        return False
+
+
+def _is_dead_link(entry: os.DirEntry) -> bool:
+    return entry.is_symlink() and not os.path.exists(entry.path)
+
+
+def _is_link(entry: os.DirEntry) -> bool:
+    return entry.is_symlink() or getattr(entry, "is_junction", bool)()  # the latter on Windows, from Python 3.12 on
+
+
+def count_photos(folder: Path) -> int:
+    """How many photos lie in a folder itself."""
+    return sum(not _is_folder(entry) and _is_photo_file(entry) for entry in _entries(str(folder), PassedOver()))
 
 
 def has_photos(folder: Path) -> bool:
     """Whether photos lie in a folder itself."""
-    with os.scandir(folder) as entries:
-        return any(not entry.is_dir() and _is_photo_file(Path(entry.path)) for entry in entries)
+    return any(not _is_folder(entry) and _is_photo_file(entry) for entry in _entries(str(folder), PassedOver()))
 
 
 def others_below(folder: Path, counted: Collection[str]) -> collections.Counter[str]:
@@ -75,12 +218,12 @@ def others_below(folder: Path, counted: Collection[str]) -> collections.Counter[
         counted: paths of the files that do.
     """
     found: collections.Counter[str] = collections.Counter()
-    for place, _, names in os.walk(folder):
+    for place, files in _walk(str(folder), PassedOver(), others=True):
         system = next((part for part in Path(place).relative_to(folder).parts if is_system(part)), None)
-        for name in names:
-            if str(Path(place, name)) in counted:
+        for entry in files:
+            if str(Path(place, entry.name)) in counted:
                 continue
-            if _is_photo_file(Path(place, name)):
+            if _is_photo_file(entry):
                 found[f"photos in {system}" if system else "photos outside of the class folders"] += 1
             else:
                 found["other files"] += 1

@@ -87,12 +87,15 @@ class ValidImage:
     needs_pillow: bool = False
 
 
-def check_images(paths: Sequence[PhotoLocation], on_bad_image: str = "skip") -> list[ValidImage | BadImage]:
+def check_images(
+    paths: Sequence[PhotoLocation], on_bad_image: str = "skip", others: Sequence[BadImage] = ()
+) -> list[ValidImage | BadImage]:
     """A `ValidImage` or `BadImage` for each file, in the order of `paths`.
 
     Args:
         paths: image files, or slices of shards.
         on_bad_image: `"skip"` warns of bad files once; `"raise"` refuses them.
+        others: what is known to be bad, as folders that cannot be listed; these are refused or warned of too.
 
     Raises:
         ValueError: for bad files with `on_bad_image="raise"`; the message names the first 20.
@@ -103,7 +106,7 @@ def check_images(paths: Sequence[PhotoLocation], on_bad_image: str = "skip") -> 
     pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
     with silent_descriptor(2, sys.stderr) as stderr, pool:  # libjpeg writes a line to it for each damaged file
         found = list(_with_progress(pool.map(check_image, paths), len(paths), stderr))
-    bad = [image for image in found if isinstance(image, BadImage)]
+    bad = [*others, *(image for image in found if isinstance(image, BadImage))]
     if bad and on_bad_image == "raise":
         raise ArgumentError(
             f"every image must be a {READABLE_KINDS} that can be decoded.\n"
@@ -222,16 +225,20 @@ def damage_error(data: bytes) -> str:
 
 def _read(place: PhotoLocation) -> ValidImage | BadImage:
     path, data = str(place), photo_bytes(place)
-    kind = pillow_format(data)
-    if kind and (package := missing_package(kind)):
-        return BadImage(path, kind + _NEEDS + package)
-    reason = decode_error(data, _try_decode)
+    reason = package_error(data) or decode_error(data, _try_decode)
     if reason is not None:
-        return BadImage(path, _reason_by_suffix(path, reason))
-    return ValidImage(place, exif_orientation(data), hashlib.blake2b(data, digest_size=16).digest(), kind is not None)
+        return BadImage(path, reason_by_suffix(path, reason))
+    digest = hashlib.blake2b(data, digest_size=16).digest()
+    return ValidImage(place, exif_orientation(data), digest, pillow_format(data) is not None)
 
 
-def _reason_by_suffix(path: str, reason: str) -> str:
+def package_error(data: bytes) -> str | None:
+    """The reason why a photo cannot be decoded here, if that is a package; else `None`."""
+    kind = pillow_format(data)
+    return kind + _NEEDS + package if kind and (package := missing_package(kind)) else None
+
+
+def reason_by_suffix(path: str, reason: str) -> str:
     """The reason why a file cannot be decoded, with its kind where only the suffix shows it."""
     suffix = os.path.splitext(path)[1].lower()
     is_named = suffix in UNSUPPORTED_SUFFIXES and (_OTHER in reason or reason.startswith("not an image"))
@@ -289,7 +296,9 @@ def _remedy(bad: Sequence[BadImage]) -> str:
     converted = {reason for reason in reasons if _OTHER in reason}
     steps = [f"Install {' and '.join(sorted(needed))} to read the photos that need it."] if needed else []
     steps += ["Save those of other formats as JPEG or PNG."] if converted else []
-    if any(_NEEDS not in reason for reason in reasons - converted):
+    locked = {reason for reason in reasons if "cannot be " in reason}
+    steps += ["Grant the right to read those that cannot be read or listed."] if locked else []
+    if any(_NEEDS not in reason for reason in reasons - converted - locked):
         steps.append("Bring those that are damaged, or no photos, again, or remove them.")
     return " ".join(steps)
 

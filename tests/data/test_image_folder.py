@@ -1,5 +1,6 @@
 import os
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -282,3 +283,87 @@ def test_photo_without_a_suffix_counts_by_its_first_bytes(tmp_path):
     assert sum(source.sizes.values()) == 60
     assert str(first.with_suffix("")) in [path for split in SPLITS for path in paths(source, split)]
     assert source.facts["ignored_kinds"] == {"other files": 1}
+
+
+@pytest.fixture
+def forbid(monkeypatch):
+    """Forbids to list folders of a name, also to root, who may list all."""
+    scandir = os.scandir
+
+    def listed(path="."):
+        if str(path).endswith("locked"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+
+
+@pytest.mark.parametrize("place", ["ash", "train/ash"])
+def test_folder_that_cannot_be_listed_is_named_as_a_bad_image_is(tmp_path, forbid, place):
+    base = (tmp_path / place).parent
+    write_photos(base)
+    write_photos(tmp_path / place / "locked", classes=("x",), seed=1)
+    with pytest.warns(UserWarning, match=r"locked\nGrant the right"):
+        source = open_source(tmp_path)
+    assert [image.path for image in source.bad_images] == [str(tmp_path / place / "locked")]
+    assert source.bad_images[0].reason == "a folder that cannot be listed: Permission denied"
+    assert sum(source.sizes.values()) == 15
+    with pytest.raises(ValueError, match="locked: a folder that cannot be listed"):
+        open_source(tmp_path, on_bad_image="raise")
+    for name in ("a", "b"):
+        (tmp_path / "c" / name / "locked").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"every folder of photos must be readable(?s:.*)a/locked"):
+        open_source(tmp_path / "c")
+
+
+def test_links_to_folders_are_followed_once_each_and_others_are_named(tmp_path):
+    root, disk = write_photos(tmp_path / "photos"), write_photos(tmp_path / "disk", classes=("one", "two"), seed=1)
+    ash = root / "ash"
+    (ash / "year").symlink_to(disk / "one")
+    (ash / "again").symlink_to(disk / "one")
+    (ash / "more").symlink_to(disk)  # which has the one above in it
+    (ash / "loop").symlink_to(ash)
+    (ash / "up").symlink_to(tmp_path)
+    for place in (ash / "gone", root / "elm"):
+        place.symlink_to(tmp_path / "not mounted")
+    (ash / "itself").symlink_to(ash / "itself")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        source = open_source(root)
+    texts = [str(each.message) for each in caught]
+    assert sum(source.sizes.values()) == 25
+    assert {image.path.removeprefix(f"{root}/"): image.reason.partition(":")[0] for image in source.bad_images} == {
+        "elm": "a link to nothing",
+        "ash/gone": "no such file",
+        "ash/itself": "cannot be read",
+    }
+    (line,) = [text for text in texts if text.startswith("4 links to folders not followed")]
+    for words in ("ash/loop, a link to a folder that it is in", "ash/up, a link", "ash/year, which is", "more/one, "):
+        assert words in line
+
+
+@pytest.mark.parametrize("names", [("val", "test"), ("Validation",), ("test", "extra")])
+def test_splits_without_train_are_no_classes(tmp_path, names):
+    for number, name in enumerate(names):
+        write_photos(tmp_path / name, seed=number)
+    with pytest.raises(ValueError, match=r"must have `train` among them(?s:.*)pass one of these, as"):
+        open_source(tmp_path)
+    for number, name in enumerate(("bus", "car")):  # among classes they are some
+        write_photos(tmp_path, classes=(name,), seed=7 + number)
+    assert len(open_source(tmp_path).class_names) == len(names) + 2
+
+
+def test_folders_of_equal_folders_are_warned_of_as_splits(tmp_path):
+    write_photos(tmp_path / "training_set")
+    write_photos(tmp_path / "test_set", seed=1)
+    with pytest.warns(UserWarning, match="test_set, training_set count as classes, and have the same folders.*ash"):
+        assert open_source(tmp_path).class_names == ("test_set", "training_set")
+
+
+def test_folder_without_classes_says_what_is_in_it(tmp_path):
+    write_photos(tmp_path, classes=("flat",))
+    with pytest.raises(ValueError, match=r"0 class folder.*; 5 image file\(s\) lie outside(?s:.*)path and label"):
+        open_source(tmp_path / "flat")
+    write_photos(tmp_path / "zip" / "flowers")
+    with pytest.raises(ValueError, match=r"in 'flowers', pass '.*zip/flowers'"):
+        open_source(tmp_path / "zip")

@@ -247,6 +247,43 @@ def test_files_of_others_are_never_replaced(photos, engine, job, tmp_path, run):
     assert (code, "a folder of its own" in errors[-1]) == (1, True)
 
 
+def test_every_photo_has_a_row_also_in_linked_folders_and_of_kinds_that_are_not_read(
+    engine, tmp_path, monkeypatch, run
+):
+    photos = make_photos(tmp_path / "photos", per_class=1)
+    make_photos(tmp_path / "disk", per_class=1, seed=1)
+    (photos / "y2023").symlink_to(tmp_path / "disk")
+    (photos / "again").symlink_to(photos / "disc")
+    (photos / "y2024").symlink_to(tmp_path / "not mounted")
+    for suffix in ("gif", "tif"):
+        Image.new("RGB", (20, 28)).save(photos / f"a.{suffix}", "TIFF" if suffix == "tif" else "GIF")
+    (photos / "a.cr2").write_bytes((photos / "a.tif").read_bytes())
+    out, words = tmp_path / "vectors", ("--model", engine, "--processes", 1)
+    code, said, _ = run("embed", photos, "--out", out, *words)
+    assert (code, said[0]) == (
+        0,
+        f"1 link to folders not followed, so that no photo counts twice: {photos}/again, which is {photos}/disc",
+    )
+    assert any("4 of them of broken photos (1 CR2, 1 GIF, 1 TIFF, 1 no such file)" in line for line in said), said
+    (part,) = read_vectors(out)
+    assert [*part.photos] == sorted([*part.photos])
+    assert {name for name in part.photos if name.startswith("y")} == {
+        *(f"y2023/{kind}/0.jpg" for kind in ("disc", "stripes", "tiles")),
+        "y2024",
+    }
+    assert len(part.photos) == 10
+    old = [name for name in part.photos if not name.startswith("a.")]  # what 0.6 listed
+    monkeypatch.setattr("keras_vit.embedding.job.list_photos", lambda what: list_photos(what)._replace(entries=old))
+    assert run("embed", photos, "--out", tmp_path / "old", *words)[0] == 0
+    monkeypatch.undo()
+    code, said, _ = run("embed", photos, "--out", tmp_path / "old", *words)
+    assert (code, "3 files of kinds that are not read, as GIF, are not in the list of this job" in said) == (0, True)
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path=".": scandir(f"{path}/gone" if "tiles" in str(path) else path))
+    code, _, errors = run("embed", photos, "--out", tmp_path / "third", *words)
+    assert (code, "photos/tiles, a folder that cannot be listed" in errors[-1]) == (1, True)
+
+
 def test_what_cannot_be_embedded_is_reported(engine, tmp_path, run):
     (tmp_path / "empty").mkdir()
     (tmp_path / "table.csv").write_text("file\na.jpg\n")
