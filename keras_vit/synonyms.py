@@ -42,6 +42,7 @@ _OTHERS = {
     "mixed_bfloat16": "bf16 bfloat16 half",
     "mixed_float16": "amp float16 fp16 half mixed",
     "mirrored": "cuda ddp dp gpu gpus mirroredstrategy multi multi_gpu",
+    "mixup": "cutmix mix_up mixup_alpha mixup_prob cutmix_alpha",
     "mlp_dim": "dim_feedforward intermediate_size mlp_ratio mlp_width",
     "model": "arch architecture backbone model_name variant",
     "neighbours": "k n_neighbors neighbors num_neighbors",
@@ -58,6 +59,8 @@ _OTHERS = {
     "rematerialize": "checkpoint_activations grad_checkpointing gradient_checkpointing remat",
     "representation_size": "pre_logits",
     "seed": "random_seed random_state",
+    "class_weights": "class_weight balanced weighted",
+    "stop_early": "early_stop early_stopping early_stopping_patience patience",
     "steps": "iterations max_steps num_steps num_train_steps total_steps",
     "stochastic_depth_rate": "drop_connect_rate drop_path drop_path_rate droppath path_dropout_rate stochastic_depth",
     "strategy": "device devices distribute gpus num_gpus",
@@ -74,6 +77,7 @@ _OF_A_RUN = {  # what it takes no argument for
     "classes": "The data say how many classes there are, by their names.",
     "workers": "TensorFlow reads photos with as many threads as suit the processor.",
     "json": "The folder of the run has all figures in result.json.",
+    "mixup": "The augmentation says it, as augreg-medium1 with MixUp; regression takes none with MixUp or CutMix.",
 }
 _OF_A_BUILDER = {  # but not of a config
     "classes": "keras_vit.build(config, classes=...) takes it.",

@@ -38,11 +38,11 @@ def run(out, **changes):
     return finetune(arrays(), out, print_fn=said.append, **options | changes), said
 
 
-def killed_run(out, step):
+def killed_run(out, step, **changes):
     """The folder of a run that died at a step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "StepFacts", Dying)
         patch.setattr(Dying, "at", step)
         with pytest.raises(Died):
-            run(out)
+            run(out, **changes)
     return out

@@ -120,13 +120,15 @@ def _lines(file: Path) -> list[str]:
         lines = read_regular(file, _MOST_BYTES).decode("utf-8-sig").splitlines()
         return [line.strip() for line in lines if line.strip()]
     except FileKindError as error:
-        raise ArgumentError(
-            f"`labels` must be a text file.\nReceived: {file}, {error.reason}.", parameters=("labels",)
-        ) from None
+        fault = error.reason
     except UnicodeDecodeError:
-        raise ArgumentError(
-            f"`labels` must be a text file in UTF-8.\nReceived: {file}.", parameters=("labels",)
-        ) from None
+        fault = "which is no text in UTF-8"
+    except OSError as error:
+        fault = error.strerror
+    raise ArgumentError(
+        f"`labels` must be a text file in UTF-8 with a name on each line.\nReceived: {file}, {fault}.",
+        parameters=("labels",),
+    )
 
 
 def _batch_size(text: str) -> str | int:

@@ -26,14 +26,13 @@ from keras_vit.images.read import ImageError, read_image
 from keras_vit.images.resizing import least_size
 from keras_vit.pages.formatting import printable, printable_json
 from keras_vit.runs.finished_runs import finished_lines
-from keras_vit.runs.options import FLAGS, FinetuneOptions
+from keras_vit.runs.options import FLAGS, TASK_OPTIONS, FinetuneOptions, changed
 from keras_vit.silence import silent_descriptor, visible_stderr
-from keras_vit.tasks import all_tasks, find_task
 from keras_vit.training.hosts.processes import launched_by
 
 _USUAL_DATA = "digits"
+_TOP = 5  # classes that an answer names
 _WORTH_A_GRAPH = 6  # images
-_TASK_OPTIONS = {f"task_{option.name}": option.name for kind in all_tasks() for option in kind.options()}
 _THREADS = 4  # at most, since each holds a photo: up to 192 MB
 
 
@@ -57,10 +56,8 @@ def finetune(arguments: Namespace) -> Iterator[str]:
         given.pop(name, None)
     out, data = given.pop("out"), given.pop("data") or _USUAL_DATA
     given["weights"] = None if str(given["weights"]).lower() == "none" else given["weights"]
-    own = {name: given.pop(name) for name in list(given) if name in _TASK_OPTIONS}
-    if own := {_TASK_OPTIONS[name]: value for name, value in own.items() if value is not None}:
-        given["task"] = find_task({"name": given["task"], **own})
-    options = FinetuneOptions(**given)  # wrong ones are refused before Keras is imported
+    given = {name: value for name, value in given.items() if value is not None or name not in TASK_OPTIONS}
+    options = changed(None, given)  # wrong ones are refused before Keras is imported
     if out is not None and (lines := finished_lines(out, data, options)):
         yield from lines
         return
@@ -79,7 +76,8 @@ def finetune(arguments: Namespace) -> Iterator[str]:
 
 def predict(arguments: Namespace) -> Iterator[str]:
     """Answers for every image that can be read before it fails, so that one bad file costs the others nothing."""
-    check_positive_int("top", arguments.top)
+    if arguments.top is not None:
+        check_positive_int("top", arguments.top)
     engines.check_options(arguments)
     if arguments.no_cache and arguments.engine is None:
         raise ValueError("`--no-cache` goes with `--engine`.\nReceived: --no-cache and no --engine.")
@@ -90,6 +88,11 @@ def predict(arguments: Namespace) -> Iterator[str]:
         import keras
 
     model, run = load_model_and_run(arguments)
+    if arguments.top is not None and not run.task.ranks:
+        raise ValueError(
+            "`--top` is for a model that gives each photo one class.\n"
+            f"Received: --top {arguments.top} for a model of {run.task.name}, whose answers are all named."
+        )
     names = output_names(model, run.class_names)
     model, lines, _ = engines.load_engine(model, run, arguments)
     if not arguments.json:
@@ -102,7 +105,7 @@ def predict(arguments: Namespace) -> Iterator[str]:
                 bad.append(f"{printable(image)}: {pixels}")
                 continue
             outputs = keras.ops.convert_to_numpy(_answer(model, pixels, len(arguments.images)))[0]
-            answer = run.task.answer(model, outputs, names, arguments.top)
+            answer = run.task.answer(model, outputs, names, arguments.top or _TOP)
             found.append({"image": str(image), "predictions": answer})
             if not arguments.json:
                 yield printable(image)
@@ -204,10 +207,9 @@ def _add_finetune(new: ArgumentParser) -> None:
     for option in dataclasses.fields(FinetuneOptions):
         facts = {"default": option.default, "help": option.metadata["help"], **option.metadata["parser"]}
         new.add_argument(FLAGS[option.name], dest=option.name, **facts)
-    for option in {option.name: option for kind in all_tasks() for option in kind.options()}.values():
-        flag = option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+    for option in TASK_OPTIONS.values():  # whose defaults are the task's
         facts = {"default": None, "help": option.metadata["help"], **option.metadata["parser"]}
-        new.add_argument(flag, dest=f"task_{option.name}", **facts)
+        new.add_argument(FLAGS[option.name], dest=option.name, **facts)
 
 
 def _add_predict(new: ArgumentParser) -> None:
@@ -219,5 +221,5 @@ def _add_predict(new: ArgumentParser) -> None:
     engines.add_options(new)
     new.add_argument("--no-cache", action="store_true", help="make the engine anew, and keep none")
     new.add_argument("--exact", action="store_true", help="decode large JPEGs to all of their pixels")
-    new.add_argument("--top", type=int, default=5, metavar="K", help="classes to name")
+    new.add_argument("--top", type=int, metavar="K", help=f"classes to name; by default {_TOP}")
     new.add_argument("--json", action="store_true", help="print JSON, for programs")

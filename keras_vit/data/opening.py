@@ -23,6 +23,7 @@ from keras_vit.files import FileKindError, expand_path, open_regular
 from keras_vit.pages.formatting import printable
 
 DIGITS = "digits"  # the data set of scikit-learn
+_COLUMNS = ("path", "label", "labels", "split")  # of tables, also with capitals
 _NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")
 _INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder of a version
 _MOST_TABLE_BYTES = 1 << 30  # of a table; that of ImageNet-21k's 14 million files has about 0.6e9
@@ -185,7 +186,7 @@ def _rows(path: Path, targets: Targets) -> list[dict[str, Any]]:
 
 def _checked_rows(path: Path, reader: csv.DictReader, targets: Targets) -> list[dict[str, Any]]:
     try:
-        columns = list(reader.fieldnames or [])
+        columns = reader.fieldnames = _column_names(path, reader.fieldnames or [])
         wanted = ["path", *targets.columns(path, columns), *(["split"] if "split" in columns else [])]
         if "path" not in columns or len(set(columns)) < len(columns):
             raise ValueError(
@@ -198,6 +199,19 @@ def _checked_rows(path: Path, reader: csv.DictReader, targets: Targets) -> list[
             "a table must be a CSV file of cells that are no longer than a name or a path.\n"
             f"Received: line {reader.reader.line_num} of {str(path)!r}: {error}. A quote may lack its end."
         ) from None
+
+
+def _column_names(path: Path, header: Sequence[str]) -> list[str]:
+    """The names in the first line, without spaces around them; those that this package reads in small letters."""
+    names = [name.strip() for name in header]
+    if len(names) == 1 and (sign := next((sign for sign in ";\t|" if sign in names[0]), "")):
+        raise ValueError(
+            "the cells of a table must have commas between them.\n"
+            f"Received: {str(path)!r}, whose first line has {sign!r} between them: {names[0]!r}. Write commas, as in "
+            "'path,label'."
+        )
+    known = {name: name.lower() for name in names if name.lower() in _COLUMNS and name.lower() not in names}
+    return [known.get(name, name) for name in names]
 
 
 def _checked_row(path: Path, line: int, row: dict[Any, Any], wanted: Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from keras_vit.checks import did_you_mean
+from keras_vit.checks import ArgumentError, did_you_mean
 from keras_vit.data.label_checks import warn_similar_class_names
 from keras_vit.data.shards.index import IndexedShard
 from keras_vit.data.shards.tars import member_key
@@ -194,13 +194,28 @@ class LabelTargets(RowTargets):
     """Any number of labels of an image, as rows of 0 and 1.
 
     A column `labels` has names with `;` or `|` between them, or a list of names. Otherwise each column is a label.
+
+    Args:
+        names: of the K labels in their order, as a model knows them; by default those that the data have.
+        chosen: columns to take.
     """
 
     noun = "labels"
 
+    def __init__(self, names: Sequence[str] | None = None, chosen: Sequence[str] | None = None) -> None:
+        super().__init__(chosen if names is None else names)
+        self._chosen = chosen if names is None else None
+
     def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
         listing = next((column for column in LISTS if column in header), None)
         by_column = listing is None or (self.names is not None and set(self.names) <= set(header))
+        if self._chosen is not None and not by_column:
+            raise ArgumentError(
+                f"`columns` are those of 0 and 1, and the labels of a table with a column {listing!r} stand there.\n"
+                f"Received: columns={','.join(self._chosen)} for {str(path)!r} with the columns {list(header)}. Leave "
+                "`columns` out.",
+                parameters=("columns",),
+            )
         return super().columns(path, header) if by_column else (str(listing),)
 
     def of_rows(self, rows: Sequence[Row]) -> tuple[Sequence[str], np.ndarray]:
@@ -255,11 +270,15 @@ def _bit(row: Row, column: str) -> float:
 
 def _separator(rows: Sequence[Row], column: str) -> str:
     """`;` or `|`, whichever stands in the column."""
-    texts = [(row, row.cells.get(column)) for row in rows]
-    having = {sign: row for sign in _SEPARATORS for row, text in texts if isinstance(text, str) and sign in text}
+    having: dict[str, Row] = {}
+    for row in rows:
+        text = row.cells.get(column)
+        for sign in _SEPARATORS if isinstance(text, str) else ():
+            if sign in text:
+                having.setdefault(sign, row)
     if len(having) > 1:
-        row, other = having["|"], having[";"]
-        found = f"{row.shown(column)}, and {other.place} has {other.shown(column)}"
+        first, row = having.values()
+        found = f"{row.shown(column)}, and {first.place} has {first.shown(column)}"
         raise row.error("labels must have ; between them or |, the same in every row", column, found)
     return next(iter(having), _SEPARATORS[0])
 

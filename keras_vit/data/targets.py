@@ -86,7 +86,7 @@ class ClassLabels(Targets):
         if "label" not in header:
             raise ValueError(
                 "the first line of a table must name the columns path, label, and perhaps split, each once.\n"
-                f"Received: {str(path)!r} with the columns {list(header)}."
+                f"Received: {str(path)!r} with the columns {list(header)}.{_other_task(header)}"
             )
         return ("label",)
 
@@ -123,6 +123,18 @@ class ClassLabels(Targets):
 
 
 CLASS_LABELS = ClassLabels()
+
+
+def _other_task(header: Sequence[str]) -> str:
+    """What to do with a table that has targets of another kind, after a space; or `''`."""
+    if not set(header) - {"path", "split"} or "path" not in header:
+        return ""
+    kind = "" if "labels" in header else ", and one of numbers with `--task regression`"
+    return (
+        f" A table of several labels for a photo is opened with `--task multi-label`{kind}; in Python with "
+        '`task="multi-label"`, or `targets=keras_vit.tasks.find_task("multi-label").targets()`. Probes take one class '
+        "for each photo."
+    )
 
 
 def _number_first(name: str) -> tuple[int, int, str]:

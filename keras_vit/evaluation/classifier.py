@@ -85,7 +85,14 @@ def evaluate(
 
 
 def _check_output(model: Classifier) -> None:
-    activation = output_spec(model).activation
+    spec = output_spec(model)
+    if spec.activation is not None and not spec.exclusive:
+        raise ValueError(
+            "`evaluate` measures a model that gives each image one class.\n"
+            f"Received: {model.name!r}, a model of {spec.head.name}. "
+            "`keras_vit.tasks.task_of_model(model).evaluate(model, data)` measures it."
+        )
+    activation = spec.activation
     if activation not in ("linear", "softmax"):
         ending = "has no head" if activation is None else f"ends in {activation}"
         raise ValueError(

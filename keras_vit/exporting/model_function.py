@@ -5,10 +5,14 @@ Pixels are scaled inside. Features are the input of the head.
 
 from typing import Any
 
+import keras
+
 from keras_vit import kernels
 from keras_vit.annotations import Tensor
+from keras_vit.config.heads import UNITS
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.images.preprocessing import scaled
+from keras_vit.model.layer_access import layer_named
 from keras_vit.model.outputs import inference_model
 
 OUTPUTS = ("logits", "scores", "numbers", "features")  # in files in this order: some clients read the first alone
@@ -31,7 +35,7 @@ def pixel_module(spec: ExportSpec) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.network = inference_model(spec.model)
+            self.network = _network(spec)
 
         def answers(self, images: Tensor) -> dict[str, Tensor]:
             found = self.network(images, training=False)
@@ -46,6 +50,20 @@ def pixel_module(spec: ExportSpec) -> Any:
                 return self.answers(prepare_input(pixels, spec))
 
     return PixelModule()
+
+
+def _network(spec: ExportSpec) -> Any:
+    """The model by its outputs; in int8 its units are kept apart from its head.
+
+    LiteRT's converter joins a product with the dense layer before it. All columns would then share one scale of int8,
+    and one of 1e5 would leave nothing of one of 3. A layer that two others read is not joined.
+    """
+    network, units = inference_model(spec.model), layer_named(spec.model, UNITS)
+    if units is None or spec.precision != "int8":
+        return network
+    head = units.input
+    numbers = units(keras.ops.relu(head) - keras.ops.relu(-head))  # the head's own numbers
+    return keras.Model(network.input, network.output | {"numbers": numbers})
 
 
 def pixel_function(spec: ExportSpec) -> Any:

@@ -267,7 +267,8 @@ def _drifts(wanted: Answers, found: Mapping[str, np.ndarray | None], spec: Expor
         scale, offset = np.array(units.scale), np.array(units.offset)
         rounding = _ROUNDING * float(np.abs(wanted["numbers"] / scale).max())  # of what is far from 0
         wanted, found = ({**each, "numbers": _standardized(each, scale, offset)} for each in (wanted, found))
-        bounds["numbers"] = [bound + rounding for bound in _bounds(wanted["numbers"], spec.precision)]
+        allowed = _SHARES.get(spec.precision) or _bounds(wanted["numbers"], spec.precision)
+        bounds["numbers"] = [bound + rounding for bound in allowed]
     names = [name for name in ("logits", "numbers", "features", "scores") if name in wanted]
     return [_drift(name, wanted[name], found.get(name), bounds[name]) for name in names]
 
@@ -289,7 +290,8 @@ def _drift(output: str, wanted: np.ndarray, found: np.ndarray | None, bounds: Se
     if found is None or wanted.shape != found.shape:
         return Drift(output, np.inf, np.inf, deviation, 0.0, 0.0)
     difference = np.abs(wanted.astype("float64") - found)
-    return Drift(output, float(difference.max()), float(difference.mean()), deviation, *bounds)
+    mean = difference.mean(axis=0).max() if output == "numbers" else difference.mean()  # that of the worst column
+    return Drift(output, float(difference.max()), float(mean), deviation, *bounds)
 
 
 def _agreement(wanted: Answers, found: Answers) -> float:

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Logs, Tensor, Variable
+from keras_vit.pages.formatting import plural
 from keras_vit.runs.run_directory import RunDirectory
 from keras_vit.runs.run_files import BEST, LAST
 from keras_vit.tasks import Task
@@ -39,14 +40,14 @@ class Recorder(keras.callbacks.Callback):
 
     def __init__(self, run: RunDirectory, task: Task) -> None:
         super().__init__()
-        self.run, self._task = run, task
+        self.run, self.task = run, task
         self.best_epoch: int | None = None
         self.last_epoch: int | None = None
         self.row: dict[str, Any] = {}
         self.stopped: str | None = None
         self._best: Any = None  # of the task's metric and the loss, larger is better
         self._average: Any = None
-        self._began: Any = None
+        self._began = time.monotonic()
         self._seconds = 0.0  # of training in other processes
 
     @property
@@ -101,7 +102,7 @@ class Recorder(keras.callbacks.Callback):
         self.run.write_row(self.row)
         if self.run.save_model(self.model, LAST, epoch + 1):
             self.last_epoch = epoch + 1
-        score = self._task.score(logs) or (epoch, 0)
+        score = self.task.score(logs) or (epoch, 0)
         if self._best is None or score > self._best:
             self._save_best(epoch, score)
 
@@ -194,6 +195,21 @@ class EpochRecord:
     step: int
     seconds: float
     metrics: Mapping[str, float]
+
+
+def stop_early(run: RunDirectory, task: Task, most: int) -> Callable[[Any], None]:
+    """A function for `EpochCalls` that ends a run after `most` epochs without gain of the task's first metric.
+
+    It reads what `metrics.csv` holds, so a run that goes on waits for as many epochs as one that was not stopped.
+    """
+
+    def check(record: EpochRecord) -> None:
+        values = np.nan_to_num([score[0] for row in run.rows() if (score := task.score(row))], nan=-np.inf)
+        waited = len(values) - 1 - int(values.argmax())  # of equal ones the first counts
+        if waited >= most:
+            raise StopTraining(f"no gain of {task.metrics[0].replace('_', ' ')} in {plural(waited, 'epoch')}")
+
+    return check
 
 
 class EpochCalls(keras.callbacks.Callback):

@@ -20,11 +20,13 @@ from keras_vit.config.progressive_resizing import ResolutionStage
 from keras_vit.data import load_dataset
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.source import Data, Source
+from keras_vit.files import json_object
 from keras_vit.model.image_model import ImageModel
 from keras_vit.pages.formatting import printable
 from keras_vit.renamed import accepts_old_arguments
-from keras_vit.runs.callbacks import EpochCalls, EpochRecord, Recorder
+from keras_vit.runs.callbacks import EpochCalls, EpochRecord, Recorder, stop_early
 from keras_vit.runs.estimates import check_disk, print_estimates
+from keras_vit.runs.finished_runs import find_longer
 from keras_vit.runs.load import check_reloads
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
 from keras_vit.runs.preparation import Preparation, prepare, run_configuration
@@ -39,9 +41,20 @@ from keras_vit.runs.resume_check import (
     read_unfinished_config,
     remove_leftovers,
     resume_fingerprint,
+    with_length_of,
 )
 from keras_vit.runs.run_directory import RunDirectory, check_writable, json_ready
-from keras_vit.runs.run_files import BAD_IMAGES, CHECKPOINTS, CONFIG, LAST, metric_columns
+from keras_vit.runs.run_files import (
+    BAD_IMAGES,
+    CHECKPOINTS,
+    CONFIG,
+    LAST,
+    MOST_BYTES,
+    REPORT,
+    RESULT,
+    metric_columns,
+    read_stamp,
+)
 from keras_vit.training.callbacks import StepFacts
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.hosts.distribution import check_same_everywhere, run_together, shared_run_dir
@@ -87,8 +100,8 @@ def finetune(
         print_fn: called with each line of what happens; `print` also shows a bar on a terminal.
         on_epoch_end: called with a `keras_vit.EpochRecord` after each epoch, in every process of a `layout`. If it
             raises `keras_vit.StopTraining`, the run ends there: its best model is measured and reported.
-        **changes: fields of that record to change, as `model="B/16"`; `help(keras_vit.FinetuneOptions)` says what each
-            means.
+        **changes: fields of that record to change, as `model="B/16"`, and options of the task, as
+            `class_weights="balanced"`. `help(keras_vit.FinetuneOptions)` and that of the task's record explain them.
 
     Returns:
         A `Result`.
@@ -110,7 +123,8 @@ def finetune(
         )
     began = time.monotonic()
     first = Path(out) == shared_run_dir(out)  # of several processes the first decides what goes on
-    earlier = find_unfinished(out, options.resume if first else "auto")
+    longer = find_longer(out, options) if first else None
+    earlier = UnfinishedRun(longer) if longer else find_unfinished(out, options.resume if first else "auto")
     check_installed("matplotlib", "it draws the pictures of a run", "train")
     check_installed("jinja2", "it fills in the report of a run", "train")
     print_fn(f"Fine-tuning into {printable(shared_run_dir(out))}")
@@ -119,6 +133,8 @@ def finetune(
     preparation = dataclasses.replace(preparation, options=asked)
     configuration = run_configuration(preparation, data, out)
     check_same_everywhere(resume_fingerprint(configuration))  # of processes that train together
+    if longer:
+        earlier = UnfinishedRun(with_length_of(longer, configuration))
     if earlier is not None:
         check_unchanged(out, earlier, configuration)
     if isinstance(options.model, ImageModel):
@@ -130,12 +146,15 @@ def finetune(
     recorder, progress = Recorder(run, task), Progress(preparation.plan, print_fn, preparation.stages, task.metrics)
     checkpoints = _checkpoints(run, options, configuration, earlier, [recorder, progress])
     try:
+        if longer:
+            _reopen(run, preparation, recorder, progress, checkpoints, configuration)
         _check_begin(run, checkpoints, options, earlier)
     except BaseException:
         checkpoints.close()
         raise
     configuration = _begin(run, checkpoints, configuration, preparation.source, print_fn)
-    calls = [EpochCalls(recorder, preparation.plan.epochs, on_epoch_end)] if on_epoch_end else []
+    early = options.stop_early and stop_early(run, task, options.stop_early)
+    calls = [EpochCalls(recorder, preparation.plan.epochs, call) for call in (on_epoch_end, early) if call]
     _fit(run, preparation, recorder, progress, calls, checkpoints, print_fn)
     if options.layout != "none":
         keras.distribution.set_distribution(None)  # each process measures by itself what was written
@@ -158,6 +177,39 @@ def _checkpoints(
         fingerprint=resume_fingerprint(configuration, earlier),
         also=also,
     )
+
+
+def _reopen(
+    run: RunDirectory,
+    preparation: Preparation,
+    recorder: Recorder,
+    progress: Progress,
+    checkpoints: Checkpoints,
+    configuration: dict[str, Any],
+) -> None:
+    """Makes a finished run an unfinished one of more steps; a kill leaves the one or the other.
+
+    The weights and the optimizer go on as they were. The random numbers of dropout begin anew.
+    """
+    model, rows, stamped = preparation.model, run.rows(), read_stamp(run.path / LAST)
+    epoch, step, best = len(rows), int(rows[-1]["step"]), json_object(run.path / RESULT, MOST_BYTES)["best_epoch"]
+    model.optimizer.build(model.trainable_variables)
+    model.load_weights(run.path / LAST)
+    recorder.set_state(
+        {
+            "mark": stamped[0] if stamped else run.mark,
+            "best_epoch": best,
+            "last_epoch": epoch,
+            "best": recorder.task.score(rows[best - 1]) or (best - 1, 0),
+            "seconds": rows[-1]["seconds"],
+            "metrics": run.metrics_text(),
+        }
+    )
+    progress.set_state({"done": step, "of_epoch": 0})
+    checkpoints.begin_after(model, epoch, step, preparation.plan.steps_per_epoch)
+    run.write_json(CONFIG, configuration)  # from here on it is unfinished: the plan has more steps than the result
+    for name in (RESULT, REPORT):
+        (run.path / name).unlink(missing_ok=True)
 
 
 def _check_begin(

@@ -4,6 +4,7 @@ Job queues give a command again. Keras is not needed, so the answer comes at onc
 which are opened.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,12 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError
-from keras_vit.files import expand_path, json_object
+from keras_vit.files import expand_path, json_object, remove_partial_files
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.load import RunFacts, read_facts
 from keras_vit.runs.messages import result_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
-from keras_vit.runs.run_files import CONFIG, MOST_BYTES, RESULT, is_finished, read_config
+from keras_vit.runs.run_files import (
+    CHECKPOINTS,
+    CONFIG,
+    LAST,
+    MOST_BYTES,
+    RESULT,
+    is_finished,
+    read_config,
+    read_stamp,
+)
 from keras_vit.tasks import find_task
 
 if TYPE_CHECKING:
@@ -45,32 +55,91 @@ def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[s
     folder = Path(out)
     if options.resume == "never" or not is_finished(folder):
         return None
+    if find_longer(folder, options):
+        return None
     try:
-        result = json_object(folder / RESULT, MOST_BYTES)
-        config = read_config(folder / CONFIG)
+        result, config = _read_finished(folder)
         before = config["arguments"]
         lines = [*result_lines(folder, result, find_task(result.get("task", config.get("task"))))]
     except (ValueError, TypeError, KeyError):  # not as a run writes it
         return None
-    found = [*_other_options(before, options)] or [*_other_data(folder, before.get("data"), data)]
+    found = [line for _, line in _other_options(before, options)] or [*_other_data(folder, before.get("data"), data)]
     if found:
         raise ArgumentError(
-            "`out` of a finished run says its result only to the command that it had.\n"
+            "`out` is the folder of a finished run, and its command had other options.\n"
             f"Received: {str(out)!r}, a finished run, which differs in:\n  " + "\n  ".join(found) + "\n"
-            "Choose another folder, or ask for what it began with.",
+            "Choose another folder for a new run, or give the options of before to see the result.",
             parameters=("out",),
         )
     return [f"{printable(folder)} has finished before, and nothing was changed", *lines]
 
 
-def _other_options(before: Mapping[str, Any], options: FinetuneOptions) -> Iterator[str]:
-    """A line for each option that is not as it was; one that has come since was at its default."""
+def find_longer(out: FilePath, options: FinetuneOptions) -> dict[str, Any] | None:
+    """The configuration of a finished run that is to be trained for more epochs or steps, and for nothing else.
+
+    What the run has left is swept.
+
+    Raises:
+        ValueError: for one that cannot be.
+    """
+    folder = Path(out)
+    if options.resume == "never" or not is_finished(folder):
+        return None
+    sweep_finished(folder)
+    try:
+        result, config = _read_finished(folder)
+        plan, recipe = config["plan"], config["recipe"]
+        asked = (options.epochs or 0) > plan["epochs"] or (options.steps or 0) > plan["steps"]
+        names = {name for name, _ in _other_options(config["arguments"], options)}
+        if not asked or not names or not names <= {"epochs", "steps"}:
+            return None
+        keeps_rate = recipe["schedule"] == "linear" and plan["final_learning_rate"] == plan["learning_rate"]
+        keeps_rate |= recipe["schedule"] == "rsqrt" and not recipe["cooldown_steps"]
+        is_whole = plan["steps"] == plan["epochs"] * plan["steps_per_epoch"]
+    except (ValueError, TypeError, KeyError):  # not as a run writes it
+        return None
+    faults = {
+        f"whose learning rate falls up to its last step ({recipe['schedule']})": keeps_rate,
+        "whose last epoch has fewer steps than the others": is_whole,
+        "which was stopped early": "stopped" not in result,
+        "whose devices shared the model": options.layout == "none",
+        f"which has no {LAST} of it": read_stamp(folder / LAST) is not None,
+    }
+    if fault := next((fault for fault, is_well in faults.items() if not is_well), None):
+        raise ArgumentError(
+            "a finished run cannot always be made longer.\n"
+            f"Received: {str(out)!r}, a finished run of {plan['epochs']} epochs, {fault}. Train a new one: give these "
+            "options with another `out`.",
+            parameters=("out",),
+        )
+    return config
+
+
+def _read_finished(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    return json_object(folder / RESULT, MOST_BYTES), read_config(folder / CONFIG)
+
+
+def sweep_finished(folder: Path) -> None:
+    """Removes what a process left that was killed after it had finished a run, as its checkpoints; other files stay."""
+    remove_partial_files(folder)
+    if not (folder / CHECKPOINTS).is_dir():
+        return
+    from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
+
+    checkpoints = CheckpointFolder(folder / CHECKPOINTS)
+    with contextlib.suppress(ValueError, OSError):  # as of a process that has just finished it and sweeps itself
+        checkpoints.acquire()
+        checkpoints.discard()
+
+
+def _other_options(before: Mapping[str, Any], options: FinetuneOptions) -> Iterator[tuple[str, str]]:
+    """Name and a line for each option that is not as it was; one that has come since was at its default."""
     defaults = {option.name: option.default for option in dataclasses.fields(options)}
     asked = json.loads(json.dumps(options.facts(), default=str))
     for name, default in defaults.items():
         was, now = before.get(name, default), asked.get(name, default)
         if name not in ELSEWHERE and now not in (_FOUND, was):
-            yield f"{FLAGS[name]}: {_shown(was)} before, {_shown(now)} now"
+            yield name, f"{FLAGS[name]}: {_shown(was)} before, {_shown(now)} now"
 
 
 def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:

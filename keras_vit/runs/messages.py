@@ -43,6 +43,12 @@ def plan_lines(model: "keras.Model", learning: int, plan: "Plan", stages: Sequen
     yield from format_facts("model", f"{model.name}: {parameters:,} parameters, {share}; images of {size}")
     steps = f"{plan.steps:,} steps of {plan.batch_size} images in {plan.epochs:,} epochs"
     yield from format_facts("recipe", f"{plan.recipe.name}: {steps}, learning rate {plan.learning_rate:g}")
+    passes = round(plan.steps * plan.batch_size / plan.num_images)
+    if passes != plan.epochs:
+        shown = (
+            f"{passes:,} passes over {plan.num_images:,} images; one epoch is {plan.steps_per_epoch:,} whole batches"
+        )
+        yield from format_facts("", shown)
     changes = [change.replace("_", " ") for change in plan.changes() if change != f"steps: {plan.steps:g}"]
     if changes:
         yield from format_facts("", "; ".join(changes))

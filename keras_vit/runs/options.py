@@ -6,10 +6,9 @@ Without Keras, so that a command line can be parsed before it is imported.
 # ruff: noqa: RUF009  `option` gives a field, as `dataclasses.field` does
 
 import dataclasses
-import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, TypeVar
 
 from keras_vit.annotations import FilePath
@@ -35,7 +34,7 @@ from keras_vit.config.progressive_resizing import check_start_size
 from keras_vit.config.recipes import Recipe, find_recipe, option_hint
 from keras_vit.config.variants import BUILDERS, RESNETS, VARIANTS, ResNetConfig
 from keras_vit.config.vit import ViTConfig
-from keras_vit.tasks import DEFAULT, TASKS, Task, find_task
+from keras_vit.tasks import DEFAULT, TASKS, Task, all_options, find_task
 from keras_vit.tasks.task import option
 from keras_vit.weights.registry import near
 from keras_vit.weights.resolve import check_weights
@@ -43,7 +42,8 @@ from keras_vit.weights.resolve import check_weights
 LAYOUTS = ("none", "replicated", "fsdp", "tensor")
 ON_BAD_IMAGE = ("skip", "raise")
 RESUME = ("auto", "never", "must")
-_COUNTS = ("train_images", "batch_size", "steps", "epochs", "accumulation_steps", "lora_rank", "checkpoint_every")
+_COUNTS = ("train_images", "batch_size", "steps", "epochs", "stop_early", "accumulation_steps", "lora_rank")
+_COUNTS += ("checkpoint_every",)
 _NAMES = ("small", *VARIANTS, *BUILDERS, *RESNETS, *ENCODERS, *ENCODERS.values())  # of models
 _TRAINABLE = ("all", "head")  # and last_blocks:k
 _Function = TypeVar("_Function", bound=Callable)
@@ -77,6 +77,8 @@ class FinetuneOptions:
         steps: optimizer steps in all; by default the recipe's. Where no recipe is named, pre-trained weights get 500
             for up to 10,000 images, 10,000 for up to 200,000, and else 20,000 (arXiv:2010.11929, table 4).
         epochs: the same as passes over the images.
+        stop_early: ends the run after so many epochs in which the task's first metric did not rise above its highest
+            value on the validation set; by default it is not ended early.
         learning_rate: the highest one.
         augmentation: `Augmentation` or its name instead of the recipe's.
         accumulation_steps: micro-batches of a batch. Where neither this nor `batch_size` is given, as many as the
@@ -104,33 +106,44 @@ class FinetuneOptions:
         TypeError: for a value of the wrong type.
     """
 
-    model: Any = option(None, "as B/16, ViTB16, R50x1 or small; by default the weights', or small", metavar="MODEL")
+    model: Any = option(
+        None, "the model to train, as B/16, R50x1 or small; by default that of the weights, else small", metavar="MODEL"
+    )
     weights: FilePath | None = option(
         "default",
-        "published ones, a file, a folder or none; by default augreg-imagenet21k, of a ResNet bit-imagenet21k, or none",
+        "weights to begin with: a published name, a file, a folder, or none; by default augreg-imagenet21k for a ViT, "
+        "bit-imagenet21k for a ResNet, and none for small",
         metavar="NAME",
     )
-    recipe: Recipe | str | None = option(None, "as in `keras-vit recipes`; by default the weights'", metavar="NAME")
+    recipe: Recipe | str | None = option(
+        None, "hyper-parameters, as `keras-vit recipes` lists them; by default those for the weights", metavar="NAME"
+    )
     train_images: int | None = option(
-        None, "of the training images so many, all kinds evenly; by default all", type=int, metavar="N"
+        None, "use only so many of the training images; by default all", type=int, metavar="N"
     )
     batch_size: int | None = option(
-        None, "images of one optimizer step; by default the recipe's, or fewer for a small set", type=int, metavar="B"
+        None, "images in one optimizer step; by default the recipe's, or fewer for a small set", type=int, metavar="B"
     )
     steps: int | None = option(None, "optimizer steps in all; by default the recipe's", type=int, metavar="N")
     epochs: int | None = option(None, "passes over the images; by default the recipe's", type=int, metavar="N")
+    stop_early: int | None = option(
+        None, "end after so many epochs without gain on the validation set; by default never", type=int, metavar="N"
+    )
     learning_rate: float | None = option(
-        None, "the highest one; by default the recipe's, in proportion to the batch", type=float, metavar="RATE"
+        None,
+        "the highest learning rate; by default the recipe's, in proportion to the batch size",
+        type=float,
+        metavar="RATE",
     )
     image_size: int | tuple[int, int] | None = option(
         None,
-        "as 224 or 224x320 (height, width); by default the recipe's, the model's or the weights'",
+        "pixels, as 224 or 224x320 (height, width); by default that of the recipe, the model or the weights",
         type=parse_sides,
         metavar="SIZE",
     )
     start_image_size: int | tuple[int, int] | None = option(
         None,
-        "of the first epochs' images, which grow to the size above; by default all the same",
+        "image size of the first epochs, from which it grows to --image-size; by default it does not grow",
         type=parse_sides,
         metavar="SIZE",
     )
@@ -142,17 +155,19 @@ class FinetuneOptions:
         metavar="SHARE",
     )
     augmentation: Any = option(
-        None, "of the training images, as inception or augreg-medium1; by default the recipe's", metavar="NAME"
+        None,
+        "random changes of the training images, as inception or augreg-medium1; by default the recipe's",
+        metavar="NAME",
     )
     accumulation_steps: int | None = option(
         None,
-        "micro-batches of a batch, for less memory; by default as few as fit",
+        "split each batch into so many micro-batches, for less memory; by default as few as fit",
         flag="--accumulate",
         type=int,
         metavar="K",
     )
     layer_decay: float | None = option(
-        None, "of the learning rate, from each layer to the one below; by default 1", type=float, metavar="FACTOR"
+        None, "factor of the learning rate from each layer to the one below; by default 1", type=float, metavar="FACTOR"
     )
     ema_momentum: float | None = option(
         None,
@@ -169,22 +184,26 @@ class FinetuneOptions:
         metavar="RANK",
     )
     trainable: str = option("all", "the weights that learn: all, head, or last_blocks:K", metavar="WEIGHTS")
-    task: Task | str = option(DEFAULT, f"what is learned: {', '.join(TASKS)}", metavar="TASK")
+    task: Task | str = option(DEFAULT, f"what the model learns: {', '.join(TASKS)}", metavar="TASK")
     seed: int = option(
-        0, "of the split, the order, the augmentation and the random initialisation", type=int, metavar="N"
+        0, "seed of the split, the order, the augmentation and the random initialisation", type=int, metavar="N"
     )
     precision: str = option(
-        "auto", "of the computation; auto: half where it pays; weights stay in float32", choices=TRAINING_PRECISIONS
+        "auto",
+        "precision of the computation; auto: half precision where it is faster; weights stay in float32",
+        choices=TRAINING_PRECISIONS,
     )
     on_bad_image: str = option("skip", "leave out files that cannot be decoded, or refuse them", choices=ON_BAD_IMAGE)
     layout: str = option(
         "none", "on JAX, how all devices share the model: replicated, fsdp or tensor:K", metavar="LAYOUT"
     )
     resume: str = option(
-        "auto", "go on with an unfinished run in this folder, or never, or refuse to start anew", choices=RESUME
+        "auto",
+        "auto goes on with an unfinished run in the folder; never refuses it; must refuses to begin a new one",
+        choices=RESUME,
     )
     checkpoint_minutes: float = option(
-        10.0, "how often the state is saved within an epoch", type=float, metavar="MINUTES"
+        10.0, "minutes between two saves of the state within an epoch", type=float, metavar="MINUTES"
     )
     checkpoint_every: int | None = option(None, "the same in steps; by default none", type=int, metavar="STEPS")
     strategy: str = option("auto", "one device, all GPUs together, or a TPU; auto: what is there", choices=STRATEGIES)
@@ -235,7 +254,7 @@ class FinetuneOptions:
         trainable, _ = parse_trainable(self.trainable)
         if self.lora_rank is not None and self.trainable != "all":
             raise ArgumentError(
-                "LoRA says by itself which weights learn, so `trainable` must be left out.\n"
+                "`lora_rank` sets which weights learn, so `trainable` must be left out.\n"
                 f"Received: lora_rank={self.lora_rank}, trainable={self.trainable!r}.",
                 parameters=("trainable", "lora_rank"),
             )
@@ -263,13 +282,13 @@ class FinetuneOptions:
         layout, _ = parse_layout(self.layout)
         if layout != "none" and self.strategy not in ("one", "auto"):
             raise ArgumentError(
-                "`layout` is JAX's way to many devices, and `strategy` TensorFlow's, so pass one.\n"
+                "`layout` is for JAX and `strategy` for TensorFlow, so pass one.\n"
                 f"Received: layout={self.layout!r}, strategy={self.strategy!r}.",
                 parameters=("layout", "strategy"),
             )
         if layout in ("fsdp", "tensor") and self.lora_rank is not None:
             raise ArgumentError(
-                "LoRA learns little, so its model is copied to every device.\n"
+                "with LoRA, every device has a copy of the model.\n"
                 f"Received: lora_rank={self.lora_rank}, layout={self.layout!r}. Pass layout='replicated'.",
                 parameters=("lora_rank", "layout"),
             )
@@ -292,17 +311,24 @@ class FinetuneOptions:
         return "small" if self.model is None and self.weights in ("default", None) else self.model
 
 
+TASK_OPTIONS = all_options()
 FLAGS = {
     each.name: each.metadata["flag"] or f"--{each.name.replace('_', '-')}"
-    for each in dataclasses.fields(FinetuneOptions)
+    for each in (*dataclasses.fields(FinetuneOptions), *TASK_OPTIONS.values())
 }
 
-_hint = functools.partial(option_hint, options=(*FLAGS, "data", "out"))
+
+def _hint(name: str) -> str:
+    if name in TASK_OPTIONS:
+        return f' The task has it: pass task={{"name": ..., "{name}": ...}}, or {name}=... to `finetune`.'
+    return option_hint(name, (*FLAGS, "data", "out"))
+
+
 FinetuneOptions.__init__ = with_hints(FinetuneOptions.__init__, _hint)  # type: ignore
 
 
 class FinetuneChanges(TypedDict, total=False):
-    """The same fields as keywords, for type checkers, which cannot read them off the record."""
+    """The same fields and the options of tasks as keywords, for type checkers, which cannot read them off records."""
 
     model: Any
     weights: FilePath | None
@@ -311,6 +337,7 @@ class FinetuneChanges(TypedDict, total=False):
     batch_size: int | None
     steps: int | None
     epochs: int | None
+    stop_early: int | None
     learning_rate: float | None
     image_size: int | tuple[int, int] | None
     start_image_size: int | tuple[int, int] | None
@@ -330,12 +357,18 @@ class FinetuneChanges(TypedDict, total=False):
     checkpoint_minutes: float
     checkpoint_every: int | None
     strategy: str
+    class_weights: str | Mapping[str, float] | None
+    columns: tuple[str, ...] | None
+    positive_weight: float | tuple[float, ...] | str | None
+    threshold: float | tuple[float, ...] | None
+    loss: str
 
 
 def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> FinetuneOptions:
-    """`options`, or the default ones, with these fields changed.
+    """`options`, or the default ones, with these fields and options of the task changed.
 
     Raises:
+        ValueError: for an option that the task does not have.
         TypeError: for a name that is no field; it names the nearest ones. For options that are no record.
     """
     if not isinstance(options, (FinetuneOptions, type(None))):
@@ -343,16 +376,22 @@ def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> Finetun
             "`options` must be a `FinetuneOptions`; single options are keywords.\n"
             f"Received: options={options!r}. Of a dict pass **{{...}}."
         )
-    return dataclasses.replace(options or FinetuneOptions(), **changes)
+    own = {name: changes[name] for name in TASK_OPTIONS if name in changes}
+    fields = {name: value for name, value in changes.items() if name not in own}
+    options = dataclasses.replace(options or FinetuneOptions(), **fields)
+    return dataclasses.replace(options, task=find_task(options.task_record.facts() | own)) if own else options
 
 
 def with_options(function: _Function) -> _Function:
-    """Decorates a function whose `**changes` are fields of the record: its signature shows them, its error hints."""
+    """Decorates a function whose `**changes` are fields of the record, or options of a task.
+
+    Its signature shows them, and its error for another name hints at the nearest.
+    """
     signature = inspect.signature(function)
     own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
     fields = [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
-        for each in dataclasses.fields(FinetuneOptions)
+        for each in (*dataclasses.fields(FinetuneOptions), *TASK_OPTIONS.values())
     ]
     vars(function)["__signature__"] = signature.replace(parameters=[*own, *fields])
     return with_hints(function, _hint)

@@ -140,6 +140,12 @@ def prepare(data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any]
             print_fn(line)
     task.check_source(source)
     split = _measured_split(source)
+    if options.stop_early is not None and not source.sizes.get("validation"):
+        raise ArgumentError(
+            "`stop_early` needs a validation set, on which a gain is measured.\n"
+            f"Received: stop_early={options.stop_early} for {source.name}, with {source.sizes}.",
+            parameters=("stop_early",),
+        )
     keras.utils.set_random_seed(options.seed)
     small = small_model(source)
     recipe = _find_recipe(options, small)
@@ -204,7 +210,7 @@ def _check_start(start: int | Pair, config: ViTConfig | ResNetConfig) -> None:
 def _check_layout(options: FinetuneOptions) -> None:
     if isinstance(options.model, ImageModel):
         raise ArgumentError(
-            "`layout` must be there before the weights are made.\n"
+            "`layout` must be known before the weights are made.\n"
             f"Received: layout={options.layout!r} for {options.model.name!r}. Pass the name of a model or a ViTConfig, "
             "or build the model under a `keras.distribution` of your own and leave `layout` out.",
             parameters=("layout",),
@@ -247,8 +253,7 @@ def _check_resnet(options: FinetuneOptions) -> None:
     asked |= {"patch_dropout_rate": bool(options.patch_dropout_rate)}
     if wrong := [f"{name}={getattr(options, name)!r}" for name, is_asked in asked.items() if is_asked]:
         raise ArgumentError(
-            "a ResNet has no tokens and blocks, as LoRA, layouts, the decay by layers, `last_blocks` and patch dropout "
-            "need them.\n"
+            "LoRA, layouts, `layer_decay`, `last_blocks` and patch dropout need the blocks of a Vision Transformer.\n"
             f'Received: {", ".join(wrong)} for a ResNet. Leave it out, or train the head alone: trainable="head".',
             parameters=tuple(asked),
         )
@@ -335,7 +340,7 @@ def _input_shape(
 def _check_is_built(options: FinetuneOptions) -> None:
     if options.image_size is not None or options.weights != "default":
         raise ArgumentError(
-            "a model that is built has its size and its weights.\n"
+            "a model that is built has a size and weights, so `image_size` and `weights` must be left out.\n"
             f"Received: image_size={options.image_size}, weights={options.weights!r} for {options.model.name!r}.",
             parameters=("image_size", "weights"),
         )

@@ -206,8 +206,16 @@ def check_unchanged(out: FilePath, earlier: UnfinishedRun, configuration: dict) 
             "an unfinished run goes on only with the options, data and versions that it began with.\n"
             f"Received: {str(out)!r}, which differs in:\n  "
             + "\n  ".join(found)
-            + "\nChoose another folder, ask for what it began with, or remove it."
+            + "\nGive the options that it began with, choose another folder, or remove this one."
         )
+
+
+def with_length_of(config: dict[str, Any], configuration: dict) -> dict[str, Any]:
+    """A run's configuration with the steps and epochs of another one."""
+    lengths = {
+        name: {field: configuration[name][field] for field in ("steps", "epochs")} for name in ("arguments", "plan")
+    }
+    return config | {name: config[name] | fields for name, fields in lengths.items()}
 
 
 def _changed_types(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

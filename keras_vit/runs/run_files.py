@@ -88,7 +88,11 @@ def is_finished(folder: Path) -> bool:
     if not was_written_here(folder / RESULT):
         return False
     stored = read_json_object(folder / RESULT, MOST_BYTES) or {}
-    return stored.get("status") == FINISHED["status"] or not os.path.lexists(folder / CHECKPOINTS)
+    if stored.get("status") != FINISHED["status"]:
+        return not os.path.lexists(folder / CHECKPOINTS)
+    plan = (read_json_object(folder / CONFIG, MOST_BYTES) or {}).get("plan")
+    wanted = plan.get("steps", 0) if isinstance(plan, dict) else 0  # more if the run is made longer just now
+    return "stopped" in stored or not stored.get("steps", wanted) < wanted
 
 
 def read_config(file: Path) -> dict[str, Any]:

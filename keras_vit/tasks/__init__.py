@@ -5,7 +5,7 @@ a method needs it, so that a command line knows the options of every task at onc
 """
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checks import ArgumentError, did_you_mean
@@ -47,13 +47,18 @@ def find_task(what: Any = None) -> Task:
     kind = _kind(name)
     known = {option.name for option in kind.options()}
     if unknown := sorted(set(stored) - known):
-        raise ArgumentError(f"the task {name} has no such option.\nReceived: {unknown[0]}.", parameters=("task",))
+        having = " or ".join(task for task in TASKS if unknown[0] in {each.name for each in _kind(task).options()})
+        raise ArgumentError(
+            f"the task {name} must have options of its own.\nReceived: `{unknown[0]}`"
+            + (f", which is of `--task {having}`." if having else f".{did_you_mean(unknown[0], known)}"),
+            parameters=("task", unknown[0]),
+        )
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()})
 
 
-def all_tasks() -> Iterator[type[Task]]:
-    """The records of all tasks, with the options of each."""
-    return map(_kind, TASKS)
+def all_options() -> dict[str, Any]:
+    """The options of all tasks by name, as fields of records."""
+    return {option.name: option for name in TASKS for option in _kind(name).options()}
 
 
 def task_of_model(model: Any) -> Task:

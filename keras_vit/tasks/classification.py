@@ -3,15 +3,17 @@
 import csv
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from keras_vit.files import atomic_write
+from keras_vit.checks import ArgumentError, check_positive, did_you_mean
+from keras_vit.files import atomic_write, expand_path, read_regular
 from keras_vit.pages.cards import CLASSIFICATION, classes_section
 from keras_vit.pages.formatting import columns, markdown_text, printable, spreadsheet_cell
-from keras_vit.pages.html import PICTURE, Panel, Section, picture_uri, png_uri
-from keras_vit.tasks.task import CardParts, Task
+from keras_vit.pages.html import PICTURE, Panel, Section, png_uri
+from keras_vit.tasks.task import MOST_PHOTOS, CardParts, Task, option, photos_section
 
 if TYPE_CHECKING:
     from keras_vit.data.source import Source
@@ -19,17 +21,27 @@ if TYPE_CHECKING:
     from keras_vit.evaluation import Evaluation
     from keras_vit.training.plan import Plan
 
+BALANCED = "balanced"  # weights
+_MOST_BYTES = 1 << 24  # of a table of weights
 CONFUSION, CONFUSION_TABLE = "confusion_matrix.png", "confusion_matrix.csv"
 _CORNER = "true \\ predicted"  # first cell of the confusion matrix
 _CELLS = ("true", "predicted", "images")  # columns where it is a list of cells
 _MOST_COLUMNS = 1000  # of that table
-_MOST_MISTAKES = 24
-_THUMBNAIL = 160  # pixels, the longer side
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification(Task):
-    """The task of `keras_vit.finetune` where no other is named. It has no options."""
+    """The task of `keras_vit.finetune` where no other is named.
+
+    Args:
+        class_weights: how much an image of each class counts in the loss: `"balanced"`, images / (classes * images of
+            the class); numbers above 0 by the name of the class; or the path of a `.csv` file with the columns `class`
+            and `weight`. The loss of a batch is the sum over its images divided by their number, as that of Keras'
+            `class_weight`, whatever the weights are.
+
+    Raises:
+        ValueError: for weights that cannot be.
+    """
 
     name: ClassVar[str] = "classification"
     head: ClassVar[str] = "classes"
@@ -39,6 +51,23 @@ class Classification(Task):
         CONFUSION: PICTURE,
         CONFUSION_TABLE: re.escape(_CORNER.encode()) + b",|" + re.escape(",".join(_CELLS).encode()),
     }
+    ranks: ClassVar[bool] = True
+
+    class_weights: str | Mapping[str, float] | None = option(
+        None,
+        "of classification: how much an image of each class counts in the loss; balanced, or a .csv file with the "
+        "columns class and weight; by default all the same",
+        metavar="WEIGHTS",
+    )
+
+    def __post_init__(self) -> None:
+        weights = self.class_weights
+        if weights is None or weights == BALANCED:
+            return
+        found = weights if isinstance(weights, Mapping) else _read_weights(weights)
+        for name, weight in found.items():
+            check_positive(f"class_weights[{name!r}]", weight)
+        object.__setattr__(self, "class_weights", {str(name): float(weight) for name, weight in found.items()})
 
     def targets(self, names: Sequence[str] | None = None) -> "Targets":
         from keras_vit.data.targets import CLASS_LABELS
@@ -47,6 +76,7 @@ class Classification(Task):
 
     def check_source(self, source: "Source") -> None:
         source.check_labels()
+        self._weights(source)
 
     def subset(self, source: "Source", count: int, seed: int) -> "Source":
         return source.subset(count, seed=seed)
@@ -56,25 +86,43 @@ class Classification(Task):
 
     def encoding(self, plan: "Plan", augmentation: Any) -> str:
         smooth = plan.recipe.loss == "softmax" and plan.recipe.label_smoothing
-        return "one_hot" if augmentation.mixes or smooth else "int"
+        return "one_hot" if augmentation.mixes or smooth or self.class_weights else "int"
+
+    def loss(self, plan: "Plan", encoding: str) -> Any:
+        """The loss without the weights of classes; `None` for the recipe's."""
+        return None
 
     def compile_arguments(self, plan: "Plan", encoding: str, source: "Source") -> dict[str, Any]:
-        return plan.compile_arguments(encoding)
+        arguments = plan.compile_arguments(encoding)
+        arguments["loss"] = self.loss(plan, encoding) or arguments["loss"]
+        if weights := self._weights(source):
+            from keras_vit.training.losses import ClassWeightedLoss
+
+            arguments["loss"] = ClassWeightedLoss(arguments["loss"], weights)
+        return arguments
+
+    def _weights(self, source: "Source") -> list[float] | None:
+        """The weight of each class."""
+        if not isinstance(self.class_weights, Mapping):
+            return None if self.class_weights is None else _balanced_weights(source)
+        names, given = source.class_names, self.class_weights
+        missing = [name for name in names if name not in given]
+        unknown = [name for name in given if name not in names]
+        if missing or unknown:
+            wrong = f"{unknown[0]!r}, which is no class" if unknown else f"none for {missing[0]!r}"
+            raise ArgumentError(
+                "`class_weights` must have a weight for each class of the data, by its name.\n"
+                f"Received: {wrong}.{did_you_mean(unknown[0], names) if unknown else ''}",
+                parameters=("class_weights",),
+            )
+        return [given[name] for name in names]
 
     def evaluate(
-        self,
-        model: Any,
-        data: Any,
-        split: str = "test",
-        *,
-        batch_size: int = 32,
-        names: Sequence[str] | None = None,
-        seed: int = 0,
-        **options: Any,
+        self, model: Any, data: Any, split: str = "test", *, names: Sequence[str] | None = None, **options: Any
     ) -> "Evaluation":
         from keras_vit.evaluation import evaluate
 
-        return evaluate(model, data, split, batch_size=batch_size, class_names=names, seed=seed, **options)
+        return evaluate(model, data, split, class_names=names, **options)
 
     def result(self, evaluation: "Evaluation", run: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -175,6 +223,33 @@ class Classification(Task):
         yield from class_lines(evaluation)
 
 
+def _balanced_weights(source: "Source") -> list[float]:
+    """Images / (classes * images of the class), so that their mean over the training images is 1."""
+    import numpy as np
+
+    counts = np.bincount(source.split("train").labels, minlength=len(source.class_names))
+    return (counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))).tolist()
+
+
+def _read_weights(file: Any) -> dict[str, float]:
+    """The weights in a table."""
+    try:
+        text = read_regular(expand_path(file), _MOST_BYTES).decode("utf-8-sig")
+        header, *rows = [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if row]
+        if [name.strip().lower() for name in header] != ["class", "weight"]:
+            raise ValueError(f"its first line is {','.join(header)!r}")
+        if repeated := [name for name, count in Counter(row[0] for row in rows).items() if count > 1]:
+            raise ValueError(f"{repeated[0]!r} stands there twice")
+        return {name: float(weight) for name, weight in rows}
+    except (OSError, ValueError, TypeError) as error:
+        fault = getattr(error, "strerror", None) or error
+        raise ArgumentError(
+            "`class_weights` must be 'balanced', or the path of a .csv file with the columns class and weight.\n"
+            f"Received: {file!r}: {fault}.{did_you_mean(file, [BALANCED])}",
+            parameters=("class_weights",),
+        ) from None
+
+
 def write_confusion(evaluation: "Evaluation", path: Path) -> None:
     """Writes the confusion matrix with the names of the classes; rows are true ones, columns predicted ones.
 
@@ -203,20 +278,12 @@ def _mistakes(evaluation: "Evaluation", source: "Source", split: str) -> Section
         return Section("Mistakes", texts=["None."])
     order = ", the surest first" if count > 1 else ""
     note = "Look at the labels too: a sure mistake may be a wrong label."
-    photos = [_mistake(evaluation, source, split, index) for index in evaluation.mistakes()[:_MOST_MISTAKES].tolist()]
-    return Section(f"Mistakes: {count:,} of {evaluation.count:,}{order}", note, photos=photos)
-
-
-def _mistake(evaluation: "Evaluation", source: "Source", split: str, index: int) -> dict[str, Any]:
-    names = evaluation.class_names
-    true, predicted = names[evaluation.labels[index]], names[evaluation.predictions[index]]
-    sure = f" ({100 * float(evaluation.confidences[index]):.0f} % sure)"
-    return {
-        "picture": picture_uri(source.pixels(split, index), _THUMBNAIL),
-        "alt": f"{true}, taken for {predicted}",
-        "caption": [(true, True), (", taken for ", False), (predicted, True), (sure, False)],
-        "place": source.split(split).row(index).get("path") or f"image {index}",
-    }
+    names, photos = evaluation.class_names, []
+    for index in evaluation.mistakes()[:MOST_PHOTOS].tolist():
+        true, predicted = names[evaluation.labels[index]], names[evaluation.predictions[index]]
+        sure = f" ({100 * float(evaluation.confidences[index]):.0f} % sure)"
+        photos.append((index, [(true, True), (", taken for ", False), (predicted, True), (sure, False)]))
+    return photos_section(f"Mistakes: {count:,} of {evaluation.count:,}{order}", note, photos, source, split)
 
 
 def _classes(data: Mapping[str, Any], result: Mapping[str, Any]) -> str:

@@ -14,11 +14,12 @@ from keras_vit.checks import ArgumentError, check_fraction, check_positive
 from keras_vit.pages.cards import CLASSIFICATION, classes_section
 from keras_vit.pages.formatting import columns, markdown_text, printable
 from keras_vit.pages.html import Panel, Section
-from keras_vit.tasks.task import CardParts, Task, comma_separated, distinct_columns, option
+from keras_vit.tasks.task import MOST_PHOTOS, CardParts, RowTask, option, photos_section
 
 if TYPE_CHECKING:
     from keras_vit.data.source import Source
     from keras_vit.data.targets import Targets
+    from keras_vit.evaluation.batched_predict import OutputRows
     from keras_vit.training.plan import Plan
 
 _DEFAULT_THRESHOLD = 0.5
@@ -111,7 +112,7 @@ class LabelEvaluation:
         facts = {field: getattr(self, field) for field in fields}
         return facts | {"labels": [dataclasses.asdict(result) for result in self.classes]}
 
-    def panel(self) -> Panel:
+    def panel(self, sections: Sequence[Section] = ()) -> Panel:
         """What a page shows."""
         found = [each for each in self.classes if each.average_precision is not None]
         answer = f"The mean average precision of {len(self.class_names):,} labels is {self.average_precision:.4f}."
@@ -127,11 +128,15 @@ class LabelEvaluation:
             ("labels", f"{len(self.class_names):,}"),
         ]
         rows = [result.row() for result in self.classes]
-        return Panel(answer, figures, _MEANINGS, [Section("Labels", header=_HEADER, rows=rows)])
+        return Panel(answer, figures, _MEANINGS, [Section("Labels", header=_HEADER, rows=rows), *sections])
 
 
 def measure_labels(
-    logits: np.ndarray, labels: np.ndarray, class_names: Sequence[str], thresholds: Any = _DEFAULT_THRESHOLD
+    logits: np.ndarray,
+    labels: np.ndarray,
+    class_names: Sequence[str],
+    thresholds: Any = _DEFAULT_THRESHOLD,
+    seconds: float = 0.0,
 ) -> LabelEvaluation:
     """What `LabelEvaluation` says, from logits `(n, K)` and rows of 0 and 1 `(n, K)`."""
     logits, labels = np.asarray(logits, "float64"), np.asarray(labels) > 0
@@ -139,7 +144,7 @@ def measure_labels(
     losses = np.logaddexp(0, np.where(labels, -logits, logits)).sum(axis=1)
     limits = np.broadcast_to(np.asarray(thresholds, "float64"), scores.shape[1:])
     names = tuple(class_names)
-    result = LabelEvaluation(0.0, 0.0, 0.0, float(losses.mean()), names, labels, scores, limits)
+    result = LabelEvaluation(0.0, 0.0, 0.0, float(losses.mean()), names, labels, scores, limits, seconds)
     hits, answers = (labels & result.predictions).sum(), labels.sum() + result.predictions.sum()
     found = [each for each in result.classes if each.count]
     if not found:
@@ -178,7 +183,7 @@ def _best_threshold(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MultiLabel(Task):
+class MultiLabel(RowTask):
     """Several labels for each image: `keras_vit.finetune(table, out, task="multi-label")`.
 
     Args:
@@ -194,12 +199,6 @@ class MultiLabel(Task):
     metrics: ClassVar[tuple[str, ...]] = ("average_precision",)
     curves: ClassVar[Mapping[str, str]] = {"loss": "loss (nats)", "average_precision": "mean average precision"}
 
-    columns: tuple[str, ...] | None = option(
-        None,
-        "of multi-label and regression: columns of the table that are learned; by default all",
-        type=comma_separated,
-        metavar="A,B",
-    )
     positive_weight: float | tuple[float, ...] | str | None = option(
         None, "of multi-label: of images with a label; a number, one each, or balanced; by default 1", metavar="WEIGHT"
     )
@@ -211,9 +210,9 @@ class MultiLabel(Task):
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", distinct_columns(self.columns))
+        super().__post_init__()
         if self.positive_weight not in (None, "balanced"):
-            weights = _numbers("positive_weight", self.positive_weight)
+            weights = _numbers("positive_weight", self.positive_weight, ", or 'balanced'")
             object.__setattr__(self, "positive_weight", weights if len(weights) > 1 else weights[0])
             for weight in weights:
                 check_positive("positive_weight", weight)
@@ -224,7 +223,7 @@ class MultiLabel(Task):
     def targets(self, names: Sequence[str] | None = None) -> "Targets":
         from keras_vit.data.row_targets import LabelTargets
 
-        return LabelTargets(self.columns if names is None else names)
+        return LabelTargets(names, self.columns)
 
     def check_source(self, source: "Source") -> None:
         from keras_vit.data.row_targets import warn_of_constant_labels
@@ -268,23 +267,8 @@ class MultiLabel(Task):
         found = self.evaluate(model, source, "validation", batch_size=batch_size)
         return dataclasses.replace(self, threshold=tuple(best_thresholds(found.labels, found.scores).tolist()))
 
-    def evaluate(
-        self,
-        model: Any,
-        data: Any,
-        split: str = "test",
-        *,
-        batch_size: int = 32,
-        names: Sequence[str] | None = None,
-        seed: int = 0,
-        **options: Any,
-    ) -> LabelEvaluation:
-        from keras_vit.evaluation.batched_predict import output_rows
-
-        targets = self.targets(names or getattr(model, "class_names", None))
-        found = output_rows(model, data, split, targets, batch_size, seed)
-        result = measure_labels(found.outputs, found.targets, found.names, self._threshold)
-        return dataclasses.replace(result, seconds=found.seconds)
+    def measure(self, found: "OutputRows") -> LabelEvaluation:
+        return measure_labels(found.outputs, found.targets, found.names, self._threshold, found.seconds)
 
     @property
     def _threshold(self) -> Any:
@@ -308,7 +292,7 @@ class MultiLabel(Task):
         source: "Source | None" = None,
         split: str = "test",
     ) -> Panel:
-        return evaluation.panel()
+        return evaluation.panel([] if source is None else [_mistakes(evaluation, source, split)])
 
     def result_rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         measured = f"{facts['test_average_precision']:.4f} on {facts['test_images']:,} images"
@@ -365,12 +349,35 @@ class MultiLabel(Task):
         yield from columns([_HEADER, *(result.row() for result in evaluation.classes)])
 
 
-def _numbers(name: str, given: Any) -> tuple[float, ...]:
+def _mistakes(evaluation: LabelEvaluation, source: "Source", split: str) -> Section:
+    """The photos with the most labels that are wrong or missing, the surest first."""
+    wrong = evaluation.predictions != evaluation.labels
+    sure = np.where(wrong, np.abs(evaluation.scores - evaluation.thresholds), 0).max(axis=1)
+    order = np.lexsort((-sure, -wrong.sum(axis=1)))
+    count = int(wrong.any(axis=1).sum())
+    if not count:
+        return Section("Mistakes", texts=["None."])
+    photos = []
+    for index in order[: min(count, MOST_PHOTOS)].tolist():
+        true, answers = evaluation.labels[index], evaluation.predictions[index]
+        parts = {"right": true & answers, "missing": true & ~answers, "wrong": answers & ~true}
+        named = {
+            word: ", ".join(printable(evaluation.class_names[place]) for place in np.flatnonzero(places))
+            for word, places in parts.items()
+        }
+        texts = [(f"{word}: {names}", word != "right") for word, names in named.items() if names]
+        photos.append((index, [part for text in texts for part in (("; ", False), text)][1:]))
+    note = "Look at the labels too: a sure mistake may be a wrong label."
+    title = f"Photos with a wrong or missing label: {count:,} of {evaluation.count:,}"
+    return photos_section(title, note, photos, source, split)
+
+
+def _numbers(name: str, given: Any, others: str = "") -> tuple[float, ...]:
     """One number or several, of an option that may be text."""
     parts = given.split(",") if isinstance(given, str) else given if isinstance(given, (list, tuple)) else [given]
     try:
         return tuple(float(part) for part in parts)
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"`{name}` must be a number, or one for each label.\nReceived: {given!r}.", parameters=(name,)
+            f"`{name}` must be a number, or one for each label{others}.\nReceived: {given!r}.", parameters=(name,)
         ) from None

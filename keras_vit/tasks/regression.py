@@ -13,18 +13,17 @@ import numpy as np
 
 from keras_vit.checks import ArgumentError, check_choice
 from keras_vit.pages.formatting import columns, markdown_text, printable
-from keras_vit.pages.html import PICTURE, Panel, Section, figure_uri, picture_uri, png_uri
-from keras_vit.tasks.task import CardParts, Task, comma_separated, distinct_columns, option
+from keras_vit.pages.html import PICTURE, Panel, Section, figure_uri, png_uri
+from keras_vit.tasks.task import MOST_PHOTOS, CardParts, RowTask, option, photos_section
 
 if TYPE_CHECKING:
     from keras_vit.data.source import Source
     from keras_vit.data.targets import Targets
+    from keras_vit.evaluation.batched_predict import OutputRows
     from keras_vit.training.plan import Plan
 
 LOSSES = ("mse", "mae", "huber")
 PREDICTED = "predicted.png"
-_MOST_ERRORS = 24
-_THUMBNAIL = 160  # pixels, the longer side
 _HEADER = ("number", "R2", "mean absolute error", "root mean squared error", "mean", "deviation")
 _MEANINGS = (
     "R2: the share of the variance that the model explains. 1 is best; 0 is as good as the mean of these images.",
@@ -125,7 +124,7 @@ class NumberEvaluation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Regression(Task):
+class Regression(RowTask):
     """Numbers for each image: `keras_vit.finetune(table, out, task="regression")`.
 
     Args:
@@ -140,16 +139,10 @@ class Regression(Task):
     curves: ClassVar[Mapping[str, str]] = {"loss": "loss", "r2": "R2"}
     files: ClassVar[Mapping[str, bytes]] = {PREDICTED: PICTURE}
 
-    columns: tuple[str, ...] | None = option(
-        None,
-        "of multi-label and regression: columns of the table that are learned; by default all",
-        type=comma_separated,
-        metavar="A,B",
-    )
     loss: str = option("mse", "of regression: of standardized numbers; by default mse", choices=LOSSES)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", distinct_columns(self.columns))
+        super().__post_init__()
         check_choice("loss", self.loss, LOSSES)
 
     def targets(self, names: Sequence[str] | None = None) -> "Targets":
@@ -172,8 +165,9 @@ class Regression(Task):
     def encoding(self, plan: "Plan", augmentation: Any) -> str:
         if augmentation.mixes:
             raise ArgumentError(
-                "MixUp and CutMix mix images, and numbers of images cannot be mixed with a meaning.\n"
-                f"Received: an augmentation that mixes, for {self.name}. Pass another `augmentation`.",
+                "MixUp and CutMix mix two images, and there is no number for the mixture.\n"
+                f"Received: an augmentation with one of them, for {self.name}. Pass another `augmentation`, as "
+                "'inception'.",
                 parameters=("augmentation",),
             )
         return "int"
@@ -188,21 +182,7 @@ class Regression(Task):
         loss = StandardizedLoss(self.loss, mean_and_deviation(source)[1])
         return plan.compile_arguments("one_hot", [r2]) | {"loss": loss}
 
-    def evaluate(
-        self,
-        model: Any,
-        data: Any,
-        split: str = "test",
-        *,
-        batch_size: int = 32,
-        names: Sequence[str] | None = None,
-        seed: int = 0,
-        **options: Any,
-    ) -> NumberEvaluation:
-        from keras_vit.evaluation.batched_predict import output_rows
-
-        targets = self.targets(names or getattr(model, "class_names", None))
-        found = output_rows(model, data, split, targets, batch_size, seed)
+    def measure(self, found: "OutputRows") -> NumberEvaluation:
         return measure_numbers(found.outputs, found.targets, found.names, found.seconds)
 
     def result(self, evaluation: NumberEvaluation, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,16 +265,10 @@ def _largest_errors(evaluation: NumberEvaluation, source: "Source", split: str) 
     errors = evaluation.predictions - evaluation.labels
     sizes = np.abs(errors / np.maximum(evaluation.labels.std(axis=0), 1e-30))
     photos = []
-    for index in (-sizes.max(axis=1)).argsort(kind="stable")[:_MOST_ERRORS].tolist():
+    for index in (-sizes.max(axis=1)).argsort(kind="stable")[:MOST_PHOTOS].tolist():
         place = int(sizes[index].argmax())
         name = printable(evaluation.class_names[place])
         true, found = evaluation.labels[index, place], evaluation.predictions[index, place]
-        photos.append(
-            {
-                "picture": picture_uri(source.pixels(split, index), _THUMBNAIL),
-                "alt": f"{name} {true:.4g}, predicted {found:.4g}",
-                "caption": [(f"{name} {true:.4g}", True), (", predicted ", False), (f"{found:.4g}", True)],
-                "place": source.split(split).row(index).get("path") or f"image {index}",
-            }
-        )
-    return Section("Largest errors", "Look at the data too: a large error may be a wrong target.", photos=photos)
+        photos.append((index, [(f"{name} {true:.4g}", True), (", predicted ", False), (f"{found:.4g}", True)]))
+    note = "Look at the data too: a large error may be a wrong target."
+    return photos_section("Largest errors", note, photos, source, split)

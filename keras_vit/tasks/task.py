@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_vit.checks import ArgumentError
+from keras_vit.pages.html import Panel, Section, picture_uri
 
 if TYPE_CHECKING:
     from keras_vit.data.source import Source
     from keras_vit.data.targets import Targets
-    from keras_vit.pages.html import Panel
+    from keras_vit.evaluation.batched_predict import OutputRows
     from keras_vit.training.plan import Plan
+
+MOST_PHOTOS = 24  # of a report
+_THUMBNAIL = 160  # pixels, the longer side
 
 
 def option(default: Any, help: str, flag: str | None = None, **parser: Any) -> Any:
@@ -23,19 +27,6 @@ def option(default: Any, help: str, flag: str | None = None, **parser: Any) -> A
 def comma_separated(text: str) -> tuple[str, ...]:
     """The parts of an option that is a list on the command line."""
     return tuple(part.strip() for part in text.split(","))
-
-
-def distinct_columns(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names of the option `columns`."""
-    if given is None:
-        return None
-    names = comma_separated(given) if isinstance(given, str) else tuple(given)
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise ArgumentError(
-            f"`columns` must name each column once.\nReceived: {repeated[0]!r} {names.count(repeated[0])} times.",
-            parameters=("columns",),
-        )
-    return names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +66,7 @@ class Task(abc.ABC):
         larger_is_better: of that metric.
         curves: the columns that `curves.png` shows with rate and gradient, two, with the words of their axes.
         files: that the task writes into a run folder, each with the pattern of its beginning.
+        ranks: whether an answer is the best of all outputs, so that it can be asked how many to name.
     """
 
     name: ClassVar[str]
@@ -83,6 +75,7 @@ class Task(abc.ABC):
     larger_is_better: ClassVar[bool] = True
     curves: ClassVar[Mapping[str, str]]
     files: ClassVar[Mapping[str, bytes]] = {}
+    ranks: ClassVar[bool] = False
 
     # The record
 
@@ -168,15 +161,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(
-        self,
-        model: Any,
-        data: Any,
-        split: str = "test",
-        *,
-        batch_size: int = 32,
-        names: Sequence[str] | None = None,
-        seed: int = 0,
-        **options: Any,
+        self, model: Any, data: Any, split: str = "test", *, names: Sequence[str] | None = None, **options: Any
     ) -> Any:
         """Measures a model on a split.
 
@@ -184,10 +169,9 @@ class Task(abc.ABC):
             model: with a head of this task, or an `Engine` of one.
             data: a `Source`, or what `open_source` takes.
             split: or several, as for `Source.split`.
-            batch_size: images at once.
             names: of the outputs, in order, which the data must have.
-            seed: of the division into splits.
-            **options: of the command, that were given, as `real_labels`.
+            **options: `batch_size`, images at once, 32 by default; `seed` of the division into splits, 0 by default;
+                and those of the command that were given, as `real_labels`.
 
         Returns:
             A record with `count`, `class_names`, `loss`, `seconds`, a `summary()` for JSON, and a `panel()` if it is
@@ -213,7 +197,7 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def panel(
         self, evaluation: Any, folder: Path | None = None, source: "Source | None" = None, split: str = "test"
-    ) -> "Panel":
+    ) -> Panel:
         """What a report shows.
 
         Args:
@@ -268,3 +252,60 @@ class Task(abc.ABC):
     def checkpoint_arguments(self, names: Sequence[str] | None) -> dict[str, Any]:
         """Arguments of `keras_vit.save_checkpoint`, for the Hub."""
         return {"labels": names}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowTask(Task):
+    """A task whose targets are a row of numbers for each image. One of its own has `measure` in place of `evaluate`."""
+
+    columns: tuple[str, ...] | None = option(
+        None,
+        "of multi-label and regression: columns of the table that are learned; by default all",
+        type=comma_separated,
+        metavar="A,B",
+    )
+
+    def __post_init__(self) -> None:
+        names = comma_separated(self.columns) if isinstance(self.columns, str) else tuple(self.columns or ())
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise ArgumentError(
+                f"`columns` must name each column once.\nReceived: {repeated[0]!r} {names.count(repeated[0])} times.",
+                parameters=("columns",),
+            )
+        object.__setattr__(self, "columns", names or None)
+
+    def evaluate(
+        self,
+        model: Any,
+        data: Any,
+        split: str = "test",
+        *,
+        names: Sequence[str] | None = None,
+        batch_size: int = 32,
+        seed: int = 0,
+        **options: Any,
+    ) -> Any:
+        from keras_vit.evaluation.batched_predict import output_rows
+
+        targets = self.targets(names or getattr(model, "class_names", None))
+        return self.measure(output_rows(model, data, split, targets, batch_size, seed))
+
+    @abc.abstractmethod
+    def measure(self, found: "OutputRows") -> Any:
+        """What `evaluate` gives, from the outputs of a model and the targets."""
+
+
+def photos_section(
+    title: str, note: str, photos: Sequence[tuple[int, Sequence[tuple[str, bool]]]], source: "Source", split: str
+) -> Section:
+    """Photos of a split for a report, with the words below each; `True` marks those in bold."""
+    shown = [
+        {
+            "picture": picture_uri(source.pixels(split, index), _THUMBNAIL),
+            "alt": "".join(text for text, _ in caption),
+            "caption": caption,
+            "place": source.split(split).row(index).get("path") or f"image {index}",
+        }
+        for index, caption in photos
+    ]
+    return Section(title, note, photos=shown)

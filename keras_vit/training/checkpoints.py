@@ -221,6 +221,17 @@ class Checkpoints(keras.callbacks.Callback):
         self._folder.acquire()
         check_facts(self.found, self.fingerprint)
 
+    def begin_after(self, model: keras.Model, epoch: int, step: int, steps_per_epoch: int) -> None:
+        """Saves the state of a model that was trained for so many epochs and steps, from which `fit` then goes on."""
+        self.set_model(model)
+        self.set_params({"steps": steps_per_epoch})
+        self._folder.acquire()
+        self._mark, self._state = broadcast_run_id(), TrainingState(model)
+        self._epoch, self._epoch_start, self._batch = epoch, step, 0
+        self._save(0)
+        self._writer.wait()
+        self._has_looked = False
+
     def discard(self) -> None:
         """Removes all checkpoints with their folder, once the run has ended; other files stay."""
         self._folder.discard()
@@ -344,7 +355,7 @@ class Checkpoints(keras.callbacks.Callback):
             )
         if passed % together:
             raise ValueError(
-                f"{RULE}: an epoch that was begun goes on where steps that are made at once begin.\n"
+                f"{RULE}: an epoch that was begun goes on only between two groups of `steps_per_execution` steps.\n"
                 f"Received: steps_per_execution={together}, where step {passed} is next. Compile with "
                 f"steps_per_execution={math.gcd(passed, together)}, or a divisor of {passed}."
             )
@@ -382,7 +393,7 @@ def _nothing() -> None:
 def _check_backend() -> None:
     if keras.backend.backend() == "torch":
         raise ValueError(
-            "a training that stopped within an epoch goes on by steps that compute nothing, on TensorFlow and JAX.\n"
+            "`Checkpoints` works on TensorFlow and JAX.\n"
             "Received: the torch backend. Save and load the model at the ends of epochs."
         )
 

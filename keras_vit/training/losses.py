@@ -1,4 +1,4 @@
-"""Losses that Keras has with another scale: of yes-or-no questions, and of standardised numbers."""
+"""Losses that Keras has with another scale: of yes-or-no questions, of weighted classes, of standardised numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -73,6 +73,39 @@ class SigmoidCrossentropy(keras.losses.Loss):
     def get_config(self) -> Arguments:
         weight = {} if self.positive_weight is None else {"positive_weight": list(self.positive_weight)}
         return {**super().get_config(), "label_smoothing": self.label_smoothing, "labels": self.labels, **weight}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ClassWeightedLoss(keras.losses.Loss):
+    """A loss of logits in which the images of each class have a weight.
+
+    loss = mean over the batch of sum over k of w_k q_k l_k
+
+    with q the target and l_k the loss of the image if its class were k, label smoothing included. The mean is over the
+    images, as that of Keras' `class_weight`, and not over the sum of their weights. So an image of one class counts w_k
+    times. Of an image that MixUp has made, each part counts with the weight of its class.
+
+    Args:
+        loss: of targets `(B, K)`, linear in them, as cross-entropies are.
+        weights: K numbers above 0.
+
+    Call arguments:
+        y_true: `(B, K)`, rows of K numbers of at least 0 that sum to 1.
+        y_pred: logits `(B, K)`.
+    """
+
+    def __init__(self, loss: Any, weights: Sequence[float], name: str = "class_weighted_loss", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.loss, self.weights = keras.losses.get(loss), tuple(weights)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        parts = ops.cast(y_true, y_pred.dtype) * ops.cast(self.weights, y_pred.dtype)
+        weight = ops.sum(parts, axis=-1, keepdims=True)
+        return ops.squeeze(weight, axis=-1) * self.loss.call(parts / weight, y_pred)  # (B,)
+
+    def get_config(self) -> Arguments:
+        loss = keras.saving.serialize_keras_object(self.loss)
+        return {**super().get_config(), "loss": loss, "weights": list(self.weights)}
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -112,7 +112,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         refused = [name for name in ("loss", "loss_weights", "metrics", "weighted_metrics") if given.get(name)]
         if refused:
             raise ValueError(
-                f"the target {self.target!r} says what the loss is and what is measured.\n"
+                f"the target {self.target!r} sets the loss and the metrics.\n"
                 f"Received: {', '.join(refused)}. Pass an optimizer alone."
             )
         if is_distributed():

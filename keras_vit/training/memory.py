@@ -225,7 +225,7 @@ def _check_arguments(model: Any, batch_size: int, accumulation_steps: int) -> No
         )
     if None in model.input_shape[1:]:
         raise ValueError(
-            "what training keeps depends on the image's size, so the model must have one.\n"
+            "the memory of training depends on the image size, so the model must have one.\n"
             f"Received: {model.input_shape}. Pass `with_input_shape(model, (H, W, C))`."
         )
 

@@ -64,6 +64,11 @@ def test_list_of_labels_becomes_a_row_of_bits(photos, separator):
         assert rows[f"{number}.png"] == {name: float(name in SETS[number % 5]) for name in source.class_names}
 
 
+def test_columns_of_a_table_with_lists_are_refused(photos):
+    with pytest.raises(ValueError, match=r"`columns`(?s:.*)columns=cat,dog(?s:.*)\['path', 'labels'\]"):
+        open_source(listed(photos), targets=LabelTargets(None, ("cat", "dog")))
+
+
 def test_columns_of_bits_are_the_same_labels(photos):
     names = ("cat", "cow", "dog")
     rows = [f"{n}.png," + ",".join(str(int(name in SETS[n % 5])) for name in names) for n in range(20)]
@@ -208,7 +213,7 @@ def test_wrong_number_is_named_by_file_row_and_column(photos, case):
 LABELS = {
     "empty cell": ("path,labels", ["0.png,a", "1.png,"], "must have its labels", "line 3 .*'labels': ''"),
     "empty label": ("path,labels", ["0.png,a;b", "1.png,a;;b"], "must have a name", "line 3 .*'a;;b'"),
-    "both signs": ("path,labels", ["0.png,a;b", "1.png,a|b"], "the same in every row", "line 3.*line 2"),
+    "both signs": ("path,labels", ["0.png,a;b", "1.png,a|b", "2.png,a"], "the same in every row", "line 3.*line 2"),
     "number": ("path,a,b", ["0.png,0,1", "1.png,2,0"], "must hold 0 or 1", "line 3 .*column 'a': '2'"),
     "hole": ("path,a,b", ["0.png,0,1", "1.png,1,"], "must have its b", "line 3 .*'b': ''"),
     "index": (",path,a", ["0,0.png,1", "1,1.png,0"], "must have a name", "index=False"),

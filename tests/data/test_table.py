@@ -38,6 +38,12 @@ def test_table_with_splits_is_taken_as_it_is(photos):
     assert open_source(table(photos, "path,label,split", *lines)).sizes == {"train": 15, "validation": 8, "test": 7}
 
 
+@pytest.mark.parametrize("header", ["Path,Label,Split", "path , label, SPLIT"])
+def test_names_of_columns_may_have_capitals_and_spaces(photos, header):
+    lines = [f"{row},{('train', 'test')[number % 2]}" for number, row in enumerate(rows_of(photos))]
+    assert open_source(table(photos, header, *lines)).sizes == {"train": 15, "test": 15}
+
+
 def test_classes_that_are_numbers_are_sorted_as_numbers(photos):
     lines = [f"{row.split(',')[0]},{number % 3 * 5}" for number, row in enumerate(rows_of(photos))]
     assert open_source(table(photos, "path,label", *lines)).class_names == ("0", "5", "10")
@@ -78,6 +84,9 @@ def test_file_that_stands_twice_is_warned_of_once(photos, split, words):
     ("lines", "error"),
     [
         (["file,label", "a,b"], r"path, label(?s:.*)\['file', 'label'\]"),
+        (["path;label", "a.jpg;b"], "commas(?s:.*)';' between them: 'path;label'"),
+        (["path,labels", "a.jpg,b;c"], r"path, label(?s:.*)--task multi-label`; in Python"),
+        (["path,age", "a.jpg,3"], "path, label(?s:.*)--task multi-label`, and one of numbers with `--task regression`"),
         (["path,label", "a.jpg,"], "label(?s:.*)line 2"),
         (["path,label,split", "a.jpg,b,evaluation"], "`split`(?s:.*)line 2"),
         (["path,label"], r"0 row\(s\)"),

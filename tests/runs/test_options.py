@@ -11,14 +11,15 @@ from conftest import tiny_config
 
 import keras_vit
 from keras_vit.runs.finetune import finetune
-from keras_vit.runs.options import FLAGS, FinetuneChanges, FinetuneOptions, changed, parse_trainable
+from keras_vit.runs.options import FLAGS, TASK_OPTIONS, FinetuneChanges, FinetuneOptions, changed, parse_trainable
+from keras_vit.tasks import find_task
 
 FIELDS = [field.name for field in dataclasses.fields(FinetuneOptions)]
 
 
 def test_every_field_is_a_keyword_of_finetune_with_its_default_and_is_documented():
     parameters = inspect.signature(keras_vit.finetune).parameters
-    assert list(parameters) == ["data", "out", "options", "print_fn", "on_epoch_end", *FIELDS]
+    assert list(parameters) == ["data", "out", "options", "print_fn", "on_epoch_end", *FIELDS, *TASK_OPTIONS]
     for field in dataclasses.fields(FinetuneOptions):
         assert parameters[field.name].default == field.default, field.name
         assert parameters[field.name].annotation == field.type, field.name
@@ -27,7 +28,7 @@ def test_every_field_is_a_keyword_of_finetune_with_its_default_and_is_documented
 
 def test_type_of_the_keywords_has_the_fields_of_the_record():
     """`finetune(**changes)` is checked by type checkers through it; tests/typed_uses.py shows that it is."""
-    fields = {field.name: field.type for field in dataclasses.fields(FinetuneOptions)}
+    fields = {field.name: field.type for field in (*dataclasses.fields(FinetuneOptions), *TASK_OPTIONS.values())}
     assert FinetuneChanges.__annotations__ == fields
     assert FinetuneChanges.__required_keys__ == set()
     assert typing.get_type_hints(finetune)["changes"] == typing.Unpack[FinetuneChanges]
@@ -122,6 +123,13 @@ def test_keywords_change_the_fields_of_a_record():
     options = changed(FinetuneOptions(seed=3, epochs=2), {"epochs": 5})
     assert (options.seed, options.epochs) == (3, 5)
     assert changed(None, {}).facts() == FinetuneOptions().facts()
+    named = changed(None, {"task": "regression", "loss": "mae", "columns": "a,b"}).task
+    assert named == find_task({"name": "regression", "loss": "mae", "columns": ("a", "b")})
+    assert changed(FinetuneOptions(task=named), {"loss": "mse", "seed": 1}).task.columns == ("a", "b")
+    with pytest.raises(ValueError, match=r"classification(?s:.*)`positive_weight`, which is of `--task multi-label`"):
+        changed(None, {"positive_weight": 2.0})
+    with pytest.raises(TypeError, match=r"threshold=0.5.*The task has it"):
+        FinetuneOptions(threshold=0.5)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +150,7 @@ def test_unknown_keyword_is_refused_with_the_nearest_one(tmp_path, name, hint):
 def test_facts_are_short_texts_and_numbers_and_of_others_the_type(tmp_path):
     facts = FinetuneOptions(model=tiny_config(), weights=tmp_path, image_size=24).facts()
     assert list(facts) == [name for name in FIELDS if name != "task"]  # of the default task, folders say nothing
-    assert list(FLAGS) == FIELDS
+    assert list(FLAGS) == [*FIELDS, *TASK_OPTIONS]
     assert (facts["model"], facts["weights"], facts["image_size"]) == ("ViTConfig", tmp_path, 24)
 
 

@@ -1,5 +1,6 @@
 """A run that was stopped goes on to the numbers of one that was not, or is refused (RELIABILITY T6, T9-T11)."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -9,9 +10,11 @@ import time
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, tiny_config
 from run_files import assert_same_run
 from stopped_runs import killed_run, run
+
+import keras_vit
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +38,45 @@ def test_run_killed_in_its_second_epoch_goes_on_to_the_same_numbers(undisturbed,
     assert_same_run(out, undisturbed.out)
 
 
-def test_finished_run_is_refused_whatever_is_asked(undisturbed):
+def test_finished_run_is_refused_whatever_is_asked_and_sweeps_what_a_kill_left(undisturbed):
     assert not (undisturbed.out / "checkpoints").exists()
+    left = undisturbed.out / "checkpoints" / "step-0000000018-epoch-000003"
+    left.mkdir(parents=True)
+    (left / "process-00000.safetensors").touch()
     for resume in ("auto", "never"):
         with pytest.raises(ValueError, match="`out`"):
             run(undisturbed.out, resume=resume)
+    assert not (undisturbed.out / "checkpoints").exists()
+    with pytest.raises(ValueError, match=r"finished run of 3 epochs, whose learning rate falls(?s:.*)another `out`"):
+        run(undisturbed.out, epochs=4)
     with pytest.raises(ValueError, match=r'`resume="must"`(?s:.*)finished'):
         run(undisturbed.out, resume="must")
+
+
+def test_finished_run_of_a_constant_rate_is_made_longer_to_the_same_numbers_also_after_a_kill(tmp_path):
+    rate = {"schedule": "linear", "learning_rate": 1e-3, "final_learning_rate": 1e-3}
+    recipe = dataclasses.replace(keras_vit.find_recipe("digits"), **rate, warmup_steps=0, warmup_fraction=None)
+    constant = {"recipe": recipe, "model": tiny_config(num_layers=1), "checkpoint_every": None}  # without dropout
+    undisturbed, _ = run(tmp_path / "undisturbed", **constant)
+    run(tmp_path / "run", epochs=2, **constant)
+    killed_run(tmp_path / "run", step=15, **constant)
+    assert not (tmp_path / "run" / "result.json").exists()
+    _, said = run(tmp_path / "run", **constant)
+    assert any(line.startswith("goes on from step 12, ") for line in said)
+    assert_same_run(tmp_path / "run", undisturbed.out)
+
+
+def test_run_without_gain_ends_early_also_after_a_kill(tmp_path):
+    options = {"stop_early": 1, "epochs": 9, "learning_rate": 1e-12, "class_weights": {"0": 1, "1": 2.5, "2": 0.5}}
+    out = killed_run(tmp_path / "run", step=9, **options)
+    with pytest.raises(ValueError, match=r"task\.class_weights|options\.task"):
+        run(out, **options | {"class_weights": "balanced"})
+    result, _ = run(out, **options)
+    values = np.genfromtxt(out / "metrics.csv", delimiter=",", names=True)["val_accuracy"]
+    gains = np.maximum.accumulate(values)[1:] > np.maximum.accumulate(values)[:-1]
+    assert 2 <= len(values) < 9
+    assert gains.tolist() == [True] * (len(values) - 2) + [False]  # of all but the last
+    assert result.facts["stopped"] == f"after epoch {len(values)} of 9: no gain of accuracy in 1 epoch"
 
 
 def test_run_must_have_something_to_go_on_from(tmp_path):

@@ -1,13 +1,14 @@
 """Classification as a task: its table of confusion, and what of it a run folder stores."""
 
 import csv
+import json
 import re
 
 import numpy as np
 import pytest
 from conftest import ROOT
 
-from keras_vit import tasks
+from keras_vit import open_source, tasks
 from keras_vit.evaluation import measure
 from keras_vit.tasks import TASKS, find_task
 from keras_vit.tasks.classification import write_confusion
@@ -57,6 +58,40 @@ def test_tasks_are_stored_and_found_again():
 def test_task_that_is_none_is_refused(what, rule):
     with pytest.raises(ValueError, match=rf"task(?s:.*){rule}"):
         find_task(what)
+
+
+def test_weights_of_classes_are_read_by_name(tmp_path):
+    source = open_source({"train": (np.zeros((6, 8, 8, 3), "uint8"), [0, 1, 0, 0, 0, 2])})
+    balanced = find_task({"name": "classification", "class_weights": "balanced"})._weights(source)
+    assert balanced == [0.5, 2.0, 2.0]  # as scikit-learn: images / (classes * images of the class)
+    file = tmp_path / "weights.csv"
+    file.write_text("Class, Weight\n2, 3\n0,1.5\n1,0.25\n")
+    task = tasks.Classification(class_weights=file)
+    assert task == find_task(json.loads(json.dumps(task.facts())))
+    assert task._weights(source) == [1.5, 0.25, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ("balancd", "Did you mean 'balanced'"),
+        ("class,weigth\na,1\n", "first line is 'class,weigth'"),
+        ("class,weight\na,1\na,2\n", "'a' stands there twice"),
+        ("class,weight\na,one\n", "'one'"),
+        ("class,weight\na\n", "unpack"),
+        ({"0": 1.0, "1": 0.0, "2": 1.0}, "above 0"),
+        ({"0": 1.0, "1": 2.0}, "none for '2'"),
+        ({"0": 1.0, "1": 2.0, "2": 1.0, "three": 1.0}, "'three', which is no class"),
+    ],
+)
+def test_weights_that_are_not_one_for_each_class_are_refused(tmp_path, weights, words):
+    if "\n" in weights:
+        (tmp_path / "weights.csv").write_text(weights)
+        weights = tmp_path / "weights.csv"
+    with pytest.raises(ValueError, match=rf"`class_weights(?s:.*){words}"):
+        tasks.Classification(class_weights=weights).check_source(
+            open_source({"train": (np.zeros((3, 8, 8, 3), "uint8"), [0, 1, 2])})
+        )
 
 
 def test_probabilities_of_large_scores_are_finite(tiny):

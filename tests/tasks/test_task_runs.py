@@ -100,6 +100,8 @@ def test_command_line_evaluates_and_predicts(finished, run, tmp_path):
     code, _, error = run("evaluate", result.out, "--real", tmp_path / "nofile.json")
     assert code != 0
     assert f"Received: --real for a run of {task}" in error[0]
+    code, _, error = run("predict", table, "--model", result.out, "--top", 3)
+    assert (code, "--top" in error[0]) == (1, True)
     photo = table.parent / ("shapes1.png" if task == "multi-label" else "disc1.png")
     code, lines, _ = run("predict", photo, "--model", result.out, "--json")
     (answer,) = json.loads("\n".join(lines))
@@ -114,13 +116,16 @@ def test_report_and_card_show_each_target(finished):
         assert f"<td>{name}</td>" in report
         assert name in card
     assert ("predicted numbers over true ones" in report) == (task == "regression")
+    assert ("Largest errors" if task == "regression" else "Photos with a wrong or missing label") in report
     assert "accuracy" not in report.partition("<pre>")[0]
 
 
-@pytest.mark.parametrize("name", ["saved", "model.onnx", "model.tflite", "model.xml"])
+@pytest.mark.parametrize("name", ["saved", "model.onnx", "model.tflite", "int8.tflite", "model.xml"])
 def test_export_answers_as_the_model(finished, name, tmp_path):
-    task, _, result, _ = finished
-    report = keras_vit.export(result.model, tmp_path / name, labels=result.evaluation.class_names)
+    """In int8 also with columns of which one is 20 times as large as the other."""
+    task, table, result, _ = finished
+    options = {"precision": "int8", "images": table.parent} if "int8" in name else {}
+    report = keras_vit.export(result.model, tmp_path / name, labels=result.evaluation.class_names, **options)
     assert next(drift.output for drift in report.drift) == {"multi-label": "logits", "regression": "numbers"}[task]
     assert all(drift.within for drift in report.drift)
 
@@ -140,6 +145,7 @@ def test_served_model_answers_in_units_or_with_sigmoids(finished, tmp_path):
         assert set(answer["labels"][0].numpy().astype(str)) == set(SHAPES)
     else:
         np.testing.assert_allclose(answer["numbers"][0], wanted, rtol=1e-5)
+        assert np.isnan(answer["numbers"][1]).all()
     assert answer["status"].numpy()[0] == b"ok"
     assert answer["status"].numpy()[1] != b"ok"
 

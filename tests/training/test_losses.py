@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from conftest import numpy
 
-from keras_vit.training.losses import SigmoidCrossentropy, StandardizedLoss
+from keras_vit.training.losses import ClassWeightedLoss, SigmoidCrossentropy, StandardizedLoss
 
 
 def test_sigmoid_crossentropy_smooths_to_one_minus_ls_and_ls():
@@ -72,6 +72,31 @@ def test_positive_weight_counts_the_images_with_a_label_more():
     assert float(ones(labels, logits)) == float(SigmoidCrossentropy()(labels, logits))
     again = keras.losses.deserialize(keras.losses.serialize(loss))
     assert again.get_config() == loss.get_config()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_weights_of_classes_are_those_of_keras_and_of_each_part_of_a_mixture(kind, smoothing):
+    """In float64, from the loss of each image for each class; the mean is over images, not over weights."""
+    logits = np.random.default_rng(0).normal(0, 2, (4, 3))
+    targets = np.array([[1, 0, 0], [0, 0, 1], [0.3, 0.7, 0], [0.5, 0, 0.5]])
+    weights = np.array([4.0, 0.5, 1.5])
+    if kind == "softmax":
+        logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        of_class = -(1 - smoothing) * logs - smoothing / 3 * logs.sum(axis=1, keepdims=True)
+        loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
+    else:
+        yes, no = np.logaddexp(0, -logits), np.logaddexp(0, logits)
+        smooth = smoothing * yes + (1 - smoothing) * no
+        of_class = smooth.sum(axis=1, keepdims=True) - smooth + (1 - smoothing) * yes + smoothing * no
+        loss = SigmoidCrossentropy(smoothing)
+    expected = (targets * weights * of_class).sum(axis=1)
+    weighted = ClassWeightedLoss(loss, weights.tolist())
+    assert float(weighted(targets, logits)) == pytest.approx(expected.mean(), rel=1e-5)
+    by_keras = loss(targets[:2], logits[:2], sample_weight=weights[[0, 2]])  # as `fit(class_weight=)` calls it
+    assert float(weighted(targets[:2], logits[:2])) == pytest.approx(float(by_keras), rel=1e-5)
+    again = keras.losses.deserialize(keras.losses.serialize(weighted))
+    assert float(again(targets, logits)) == float(weighted(targets, logits))
 
 
 @pytest.mark.parametrize("kind", ["mse", "mae", "huber"])

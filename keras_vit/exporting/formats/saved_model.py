@@ -163,10 +163,10 @@ def _top_classes(found: Mapping[str, Tensor], spec: ExportSpec) -> dict[str, Ten
 
 
 def _mask_bad_rows(answers: Mapping[str, Tensor], codes: Tensor) -> dict[str, Tensor]:
-    """The outputs with zeros, -1 or no label in the rows of bad files, and the status of each."""
+    """The outputs with zeros, -1, NaN or no label in the rows of bad files, and the status of each."""
     import tensorflow as tf
 
-    nothing = {"classes": -1, "labels": ""}
+    nothing = {"classes": -1, "labels": "", "numbers": float("nan")}  # 0 would be an answer
     good = tf.equal(codes, 0)[:, None]
     found = {
         name: tf.where(good, rows, tf.constant(nothing.get(name, 0), rows.dtype)) for name, rows in answers.items()

@@ -95,7 +95,7 @@ def check_layout(
         >>> keras_vit.check_layout(layout, "Ti/16", classes=10)
         Traceback (most recent call last):
             ...
-        ValueError: a layout must say of every large weight once how it is cut.
+        ValueError: a layout must have exactly one pattern for every large weight.
         Received: a pattern matches no weight, so it would be ignored: my_head/kernel...
 
     Args:
@@ -154,7 +154,8 @@ def _shapes(model: Any, arguments: Arguments) -> tuple[dict[str, tuple], ViTConf
     if isinstance(model, VisionTransformer):
         if arguments:
             raise ValueError(
-                f"a model that is built has its arguments.\nReceived: {', '.join(arguments)} for {model.name!r}."
+                "arguments of a model must be left out where it is built.\n"
+                f"Received: {', '.join(arguments)} for {model.name!r}."
             )
         return _paths(model), model.config, _token_layers(model)
     state = random.getstate()  # of which Keras draws the seeds of layers and initializers
@@ -257,7 +258,7 @@ def check_covered(shapes: dict, patterns: Iterable[str], large: int = LARGE) -> 
     found = [f"{fault}: {', '.join(items[:5])}{' ...' * (len(items) > 5)}" for fault, items in faults.items() if items]
     if found:
         raise ValueError(
-            "a layout must say of every large weight once how it is cut.\n"
+            "a layout must have exactly one pattern for every large weight.\n"
             f"Received: {'; '.join(found)}. Patterns are regular expressions for whole paths: see `model.weights`."
         )
 
