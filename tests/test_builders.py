@@ -105,6 +105,14 @@ def test_without_a_top_the_representation_comes_out(pooling, shape):
     assert model.get_layer("block_01").output.shape[1] == {"token": 1, "none": 36}.get(pooling, 35)
 
 
+def test_mean_pooling_leaves_out_every_token_before_the_patches():
+    model = make_tiny(include_top=False, classes=None, pooling="gap", class_token=True, registers=2)
+    x = images(2, 20, 28, 3)
+    tokens = numpy(keras.Model(model.input, model.get_layer("encoder_norm").output)(x))
+    assert tokens.shape == (2, 3 + 35, 12)
+    np.testing.assert_allclose(numpy(model(x)), tokens[:, 3:].mean(1), atol=1e-6)
+
+
 def test_without_a_top_classes_and_activation_are_ignored_as_keras_does():
     bare = make_tiny(include_top=False, classes=None)
     model = make_tiny(include_top=False, classes=9, classifier_activation="softmax")

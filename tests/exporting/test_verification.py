@@ -167,7 +167,7 @@ def test_fault_of_the_machine_comes_through(spec, error):
 def test_bounds_of_float32_are_those_of_the_promise(spec):
     _, drift = verified(spec)
     for one in drift.values():
-        assert one.bound == one.mean_bound >= 1e-5
+        assert 1e-4 > one.bound == one.mean_bound >= 1e-5  # of numbers below 10
     assert drift["scores"].bound == drift["logits"].bound / 2
     large = make_tiny(num_layers=1)
     large.get_layer("head").kernel.assign(large.get_layer("head").kernel * 100)
@@ -175,7 +175,9 @@ def test_bounds_of_float32_are_those_of_the_promise(spec):
     assert drift["logits"].bound > 1e-5 * drift["logits"].deviation > 1e-4
 
 
-@pytest.mark.parametrize(("precision", "most", "mean"), [("bfloat16", 0.25, 0.05), ("float16", 0.05, 0.01)])
+@pytest.mark.parametrize(
+    ("precision", "most", "mean"), [("bfloat16", 0.25, 0.05), ("float16", 0.05, 0.01), ("int8", 1.0, 0.1)]
+)
 def test_bounds_of_other_precisions_are_shares_of_the_deviation(precision, most, mean):
     spec = make_job(make_tiny(num_layers=1), precision=precision)
     _, drift = verified(spec)

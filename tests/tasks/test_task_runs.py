@@ -12,6 +12,7 @@ from stopped_runs import Died, Dying
 
 import keras_vit
 import keras_vit.runs.finetune as module
+from keras_vit.config.heads import UNITS
 from keras_vit.data import load_dataset, open_source
 from keras_vit.tasks import TASKS, find_task
 
@@ -61,6 +62,8 @@ def test_numbers_of_a_run_are_those_of_scikit_learn(finished):
     true = source.split("test").labels
     facts = json.loads((result.out / "result.json").read_text())
     if task == "regression":
+        units, trained_on = result.model.get_layer(UNITS), source.split("train").labels.astype("float64")
+        np.testing.assert_allclose([units.offset, units.scale], [trained_on.mean(0), trained_on.std(0)], rtol=1e-6)
         assert facts["test_r2"] == pytest.approx(metrics.r2_score(true, outputs), abs=1e-5)
         found = [each["mean_absolute_error"] for each in facts["per_number"]]
         assert found == pytest.approx(metrics.mean_absolute_error(true, outputs, multioutput="raw_values"), rel=1e-4)

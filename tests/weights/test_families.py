@@ -109,14 +109,30 @@ def test_file_of_other_software_to_ours_and_back_is_bitwise(tmp_path, folder, na
         np.testing.assert_array_equal(array, back[key])
 
 
+HUB_NAMES = {  # of a block in transformers 5, and in the files of the hub
+    **{f"attention.{part[0]}_proj": f"attention.attention.{part}" for part in ("query", "key", "value")},
+    "attention.o_proj": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+    **{name: name for name in ("layernorm_before", "layernorm_after")},
+}
+
+
 @pytest.mark.parametrize("case", ["huggingface_vit", "huggingface_deit"])
 def test_transformers_file_to_ours_and_back_is_bitwise(tmp_path, case):
-    """The file has the names of transformers 5, ours those of the hub: compared by our paths."""
-    convert_checkpoint(FOREIGN / f"{case}.safetensors", tmp_path / "x.safetensors", "huggingface")
-    theirs, back = (read_checkpoint(p).tensors for p in (FOREIGN / f"{case}.safetensors", tmp_path / "x.safetensors"))
+    """The file has the names of transformers 5, ours those of the hub: compared by our paths, and name by name."""
+    files = FOREIGN / f"{case}.safetensors", tmp_path / "x.safetensors"
+    convert_checkpoint(*files, "huggingface")
+    theirs, back = (read_checkpoint(path).tensors for path in files)
     assert set(theirs) == set(back)
     for path, array in theirs.items():
         np.testing.assert_array_equal(array, back[path])
+    theirs, back = map(load_file, files)
+    kind = case.partition("_")[2]
+    for name, of_hub in HUB_NAMES.items():
+        for leaf in ("weight", "bias"):
+            hub = back[f"{kind}.encoder.layer.1.{of_hub}.{leaf}"]
+            np.testing.assert_array_equal(theirs[f"{kind}.layers.1.{name}.{leaf}"], hub)
 
 
 @pytest.mark.parametrize("layout", CONVERTIBLE)

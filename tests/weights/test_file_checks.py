@@ -10,6 +10,7 @@ from fault_server import FaultServer
 from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.download import DownloadError, cache_dir, verify_cache
+from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.file_checks import check_cached, check_for
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import find_weights
@@ -59,6 +60,14 @@ def test_another_model_is_refused_with_what_differs(record, monkeypatch, fields,
 def test_other_classes_are_refused(record):
     with pytest.raises(CheckpointError, match=f"classes: expected 1000, got {record.classes}"):
         check_for(dataclasses.replace(record, classes=1000))(TOKEN)
+
+
+def test_published_beginning_of_the_sha256_is_compared(record):
+    sha256 = file_sha256(TOKEN)
+    check_for(dataclasses.replace(record, sha256_start=sha256[:8]))(TOKEN)
+    other = f"{int(sha256[:8], 16) ^ 1:08x}"
+    with pytest.raises(CheckpointError, match=f"begin with {other}(.|\n)*{sha256}"):
+        check_for(dataclasses.replace(record, sha256_start=other))(TOKEN)
 
 
 def test_flexible_record_may_have_any_patch(record, monkeypatch):

@@ -56,6 +56,13 @@ def test_shards_hold_what_the_whole_file_holds(shards, named):
     check_file(folder / "model.safetensors.index.json")
 
 
+def test_arrays_come_under_their_names_in_any_order(shards):
+    folder, _, names = shards  # neighbours are in different shards
+    found, wanted = scan_any(folder / "model.safetensors.index.json").read(names), load_file(WHOLE)
+    assert list(found) == names
+    assert all((found[name] == wanted[name]).all() for name in names)
+
+
 def test_size_is_that_of_all_shards(shards, capsys):
     folder, _, _ = shards
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
