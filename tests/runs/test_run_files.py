@@ -15,7 +15,7 @@ from keras_vit.data import open_source
 from keras_vit.data.source import fingerprint
 from keras_vit.runs import run_files
 from keras_vit.runs.finetune import finetune
-from keras_vit.runs.resume_check import UnfinishedRun, check_resumed, resume_fingerprint
+from keras_vit.runs.resume_check import UnfinishedRun, check_resumed, check_unchanged, resume_fingerprint
 from keras_vit.runs.run_directory import RunDirectory
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint
 
@@ -248,6 +248,16 @@ def test_field_that_records_have_got_since_is_a_difference_only_with_another_val
     assert resume_fingerprint(now, UnfinishedRun(begun)) == resume_fingerprint(begun)
     now["model"]["registers"] = 4
     assert resume_fingerprint(now, UnfinishedRun(begun))["model"] == begun["model"] | {"registers": 4}
+
+
+def test_unfinished_run_goes_on_with_its_photos_alone(tmp_path):
+    place = make_photos(tmp_path / "photos", per_class=6)
+    (place / "disc" / "bad.jpg").write_bytes(b"no photo")
+    begun = facts_of(place)
+    check_unchanged(tmp_path, UnfinishedRun(begun), facts_of(place))
+    (place / "disc" / "0.jpg").rename(place / "disc" / "9.jpg")  # as many photos of as many classes
+    with pytest.raises(ValueError, match=r"data_hash: .* before, .* now"):
+        check_unchanged(tmp_path, UnfinishedRun(begun), facts_of(place))
 
 
 def facts_of(folder):

@@ -233,6 +233,33 @@ def test_every_row_and_every_name_of_it_is_sent_both_ways():
                 assert any(re.match(rf"{pattern}{layer}(/|$)", path) for path in paths), f"{layout}: {prefix}{layer}"
 
 
+FUSED = {("attention/query", "attention/key", "attention/value"), ("attention/key", "attention/value")}
+FUSED |= {("mlp/gate", "mlp/up")}
+MEANINGS = {  # what the software calls a part of a block
+    **{part: {part, f"{part[0]}_proj", part[0]} for part in ("query", "key", "value")},
+    "query_norm": {"q_norm"},
+    "key_norm": {"k_norm"},
+    "gate": {"fc1", "fc1_g", "gate_proj", "w1"},
+    "up": {"fc3", "fc1_x", "up_proj", "gated_up_proj", "w2"},
+    "norm_1": {"norm1", "norm_1", "ln_1", "layer_norm1", "rms_norm1", "layernorm_before", "LayerNorm_0"},
+    "norm_2": {"norm2", "norm_2", "ln_2", "layer_norm2", "rms_norm2", "layernorm_after", "LayerNorm_1", "LayerNorm_2"},
+}
+
+
+def test_names_of_a_block_mean_what_they_say():
+    """A wrong row is wrong both ways, so what it writes it reads again bit by bit."""
+    tables = [item for layout in LAYOUTS.values() for names in (layout.names, layout.also) for item in names.items()]
+    rows = [row for (block, _), layers in tables for row in layers.items() if block.startswith(("block_", "pooling/"))]
+    for parts, name in rows:
+        if isinstance(parts, tuple):
+            assert parts in FUSED, name
+            continue
+        path, last = parts.removesuffix("/gamma"), re.split(r"[./]", name)[-1]
+        assert last in MEANINGS.get(path.rpartition("/")[2], {last}), (parts, name)
+        if path.startswith("layer_scale_"):
+            assert re.search(r"\d", name)[0] == path[-1], (parts, name)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_read_too_has_a_place_that_is_written_or_none(layout):
     """Names of older versions lead to weights of ours that are known, and are never written."""
