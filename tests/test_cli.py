@@ -16,10 +16,11 @@ import keras_vit
 from keras_vit import Preprocessing, cli
 from keras_vit.checks import ArgumentError
 from keras_vit.cli.terminal import one_line
+from keras_vit.config.encoders import ENCODERS, FAMILIES
 from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.weights.download import cache_dir
 from keras_vit.weights.download.cache import file_sha256
-from keras_vit.weights.registry import find_weights, list_weights
+from keras_vit.weights.registry import all_records, find_weights, list_weights
 
 OFFICIAL = GOLDEN / "token.npz"
 TIMM = GOLDEN / "foreign" / "timm_token.safetensors"
@@ -47,22 +48,33 @@ def test_models_are_those_of_the_page_with_its_counts(run):
     assert published.keys() == VARIANTS.keys()
     code, (_, *lines), _ = run("models")
     printed = [line.split() for line in lines]
-    resnets = [row for row in printed if row[1] in RESNETS]
-    assert [(builder, variant, stride) for builder, variant, _, stride in resnets] == [(r, r, "32") for r in RESNETS]
-    printed = [row for row in printed if row[1] not in RESNETS]
-    assert {variant: (builder, count) for builder, variant, count, _ in printed} == published
-    assert {variant: int(stride) for _, variant, _, stride in printed} == {v: VARIANTS[v].stride for v in VARIANTS}
+    resnets = [(builder, variant, patch) for family, builder, variant, _, patch, _ in printed if family == "bit"]
+    assert resnets == [(name, name, "32") for name in RESNETS]
+    of_page = [row[1:] for row in printed if row[0] == "vit"]
+    assert {variant: (builder, count) for builder, variant, count, *_ in of_page} == published
+    assert {variant: int(patch) for _, variant, _, patch, _ in of_page} == {v: VARIANTS[v].stride for v in VARIANTS}
+    assert {tuple(row[1:3]) for row in printed if row[0] in FAMILIES} == {(ENCODERS[name], name) for name in ENCODERS}
     assert code == 0
+
+
+def test_models_of_a_family_have_their_native_size_and_published_parameters(run):
+    _, (_, *lines), _ = run("models", "--family", "dinov3")
+    assert {line.split()[0] for line in lines} == {"dinov3"}
+    parameters = {r.variant: f"{r.parameters:,}" for r in all_records() if r.name == "dinov3-lvd1689m"}
+    assert {variant: (count, "16", "256") for _, _, variant, count, *_ in map(str.split, lines)} == {
+        variant: (count, "16", "256") for variant, count in parameters.items()
+    }
+    assert [line.split()[-1] for line in run("models", "--family", "sapiens2")[1][1:]] == ["1024x768"] * 5
 
 
 def test_models_have_gigaflops_and_parameters_at_a_size(run):
     code, (header, *lines), _ = run("models", "--flops", "--image-size", 384)
-    assert header.split(None, 5)[4:] == ["GFLOP", "GFLOP of every token"]
-    printed = {variant: figures for _, variant, *figures in (line.split() for line in lines)}
-    assert printed["B/16"] == ["86,859,496", "16", "103.15", "110.97"]
-    assert printed["H/14"] == ["-", "14", "-", "-"]  # whose patches do not tile 384 pixels
-    assert printed["R50x1"] == ["25,549,352", "32", "24.03", "24.03"]
-    assert printed.keys() == VARIANTS.keys() | RESNETS.keys()
+    assert header.split(None, 7)[6:] == ["GFLOP", "GFLOP of every token"]
+    printed = {variant: figures for _, _, variant, *figures in (line.split() for line in lines)}
+    assert printed["B/16"] == ["86,859,496", "16", "384", "103.15", "110.97"]
+    assert printed["H/14"] == ["-", "14", "384", "-", "-"]  # whose patches do not tile 384 pixels
+    assert printed["R50x1"] == ["25,549,352", "32", "384", "24.03", "24.03"]
+    assert printed.keys() == VARIANTS.keys() | RESNETS.keys() | ENCODERS.keys()
     assert code == 0
     assert_one_line(run("models", "--image-size", 0)[2], "`--image-size`")
 

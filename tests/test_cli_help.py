@@ -180,6 +180,7 @@ def test_command_says_that_it_loads_before_it_imports_anything(monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.keras").touch()
+    (tmp_path / "x.jpg").touch()
     what = "TensorFlow" if place is None else "run"
     assert cli.main(command.format("run").split()) == 130
     assert capsys.readouterr() == (f"loading {what} ...\n", "keras-vit: error: interrupted\n")

@@ -1,5 +1,6 @@
 """`keras-vit finetune|evaluate|predict|recipes`: what they print, and what they say of a bad file (rows B7, B8, C1)."""
 
+import csv
 import dataclasses
 import json
 import os
@@ -210,7 +211,7 @@ def test_evaluate_finds_what_the_run_found(run, trained):
     assert told["accuracy"] == expected["test_accuracy"]
     assert told["count"] == expected["test_images"] == 3
     _, lines, _ = run("evaluate", trained[0] / "best.keras", "--data", trained[1], "--split", "train")
-    assert re.match(r"secret place.* seed 0: 24 of 30 images.*--split train\+validation\+test", lines[1])
+    assert re.match(r"secret place has no.* Seed 0 .* 24 of 30 images.*--split train\+validation\+test", lines[1])
     assert re.match(r"train accuracy \d\.\d{4} on 24 images of secret place", lines[2])
     assert [line.split()[:2] for line in lines[-3:]] == [["disc", "8"], ["stripes", "8"], ["tiles", "8"]]
 
@@ -220,6 +221,18 @@ def test_evaluate_of_all_photos_or_of_the_runs_own_split_says_nothing_of_a_divis
     assert code == 0
     assert re.match(r"train\+validation\+test accuracy \d\.\d{4} on 30 images of secret place", lines[1])
     assert re.match(r"test accuracy \d\.\d{4} on 3 images of secret place", run("evaluate", trained[0])[1][1])
+
+
+def test_evaluate_measures_all_of_a_folder_without_splits_that_is_not_the_runs(run, trained, tmp_path):
+    others = shutil.copytree(trained[1], tmp_path / "others")
+    _, lines, _ = run("evaluate", trained[0], "--data", others)  # the run's data, in another place
+    assert re.match(r"test accuracy \d\.\d{4} on 3 images of others", lines[2])
+    (others / "disc" / "0.jpg").unlink()
+    _, lines, _ = run("evaluate", trained[0], "--data", others)
+    assert lines[1] == "others has no splits, so all 29 images are measured"
+    assert re.match(r"overall accuracy \d\.\d{4} on 29 images of others", lines[2])
+    _, lines, _ = run("evaluate", trained[0], "--data", others, "--split", "test", "--json")
+    assert json.loads("\n".join(lines))["count"] == 3
 
 
 def test_evaluate_divides_the_images_as_the_run_did(run, trained, tmp_path, monkeypatch):
@@ -236,8 +249,7 @@ def test_evaluate_divides_the_images_as_the_run_did(run, trained, tmp_path, monk
         asked.append(arguments["seed"])
         raise ValueError("enough.")
 
-    monkeypatch.setattr("keras_vit.data.open_source", opened)
-    monkeypatch.setattr("keras_vit.evaluation.open_source", opened, raising=False)
+    monkeypatch.setattr("keras_vit.api.open_source", opened)
     for given in ((), ("--seed", 9)):
         assert run("evaluate", folder, *given)[0] == 1
     assert asked == [5, 9]
@@ -317,6 +329,36 @@ def test_bad_image_is_named_and_the_others_are_answered(run, trained, tmp_path, 
     assert_one_line(
         error, r"note\.jpg: not an image: text.*bad\.jpg: damaged.*gone\.png: no such file.*needs pillow-heif"
     )
+
+
+def test_table_of_a_folder_has_a_row_for_each_photo_and_is_never_overwritten_in_silence(run, trained, tmp_path):
+    out, folder = trained
+    photos = shutil.copytree(folder, tmp_path / "photos")
+    bad = photos / "disc" / "0.jpg"
+    bad.write_bytes(bad.read_bytes()[:200])
+    table = tmp_path / "predictions.csv"
+    given = ("predict", photos, "--model", out, "--out", table, "--batch-size", 8, "--top", 2)
+    code, lines, error = run(*given)
+    assert (code, lines[-1]) == (0, f"wrote {table}: 30 photos")
+    assert error == ["keras-vit: warning: 1 photo could not be read: the column status says why"]
+    with table.open(newline="") as file:
+        rows = {row.pop("path"): row for row in csv.DictReader(file)}
+    assert list(rows) == sorted(map(str, photos.rglob("*.jpg")))
+    assert list(rows[str(bad)]) == ["status", "label", "probability", "label_2", "probability_2"]
+    assert rows.pop(str(bad)) == dict.fromkeys(("label", "probability", "label_2", "probability_2"), "") | {
+        "status": "truncated JPEG"
+    }
+    assert {row["status"] for row in rows.values()} == {"ok"}
+    alone = photos / "tiles" / "3.jpg"
+    (answer,) = json.loads("\n".join(run("predict", alone, "--model", out, "--json")[1]))
+    best, second = answer["predictions"][:2]
+    assert [rows[str(alone)][name] for name in ("label", "label_2")] == [best["class"], second["class"]]
+    assert float(rows[str(alone)]["probability"]) == pytest.approx(best["probability"], abs=1e-5)
+    before = table.read_bytes()
+    assert_one_line(run(*given)[2], "`--out` must be a new file.*--overwrite")
+    assert table.read_bytes() == before
+    code, lines, _ = run(*given, "--overwrite", "--json")
+    assert (code, json.loads("\n".join(lines))["unread"], table.read_bytes()) == (0, 1, before)
 
 
 def test_model_that_is_not_there_is_one_line(run, tmp_path):

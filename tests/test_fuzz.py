@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keras_vit
+from keras_vit.config.flops import parameter_count
 from keras_vit.config.vit import ViTConfig
 
 # Keras thinks a softmax over one token is a mistake; a mean-pooled image of one patch has one.
@@ -192,7 +193,8 @@ def check(arguments):
         return None
     shape = (grid[0] * config.stride, grid[1] * config.stride, channels)
     model = keras_vit.build(config, include_top=classes is not None, input_shape=shape, classes=classes)
-    assert model.count_params() == expected_parameters(config, grid, channels, classes)
+    counted = parameter_count(config, shape[:2], classes or 0, channels)
+    assert model.count_params() == expected_parameters(config, grid, channels, classes) == counted
     outputs = numpy(model(images(2, *shape)))
     assert np.isfinite(outputs).all()
     known = [(n, m) for n, m in zip(outputs.shape[1:], model.output_shape[1:], strict=True) if m is not None]

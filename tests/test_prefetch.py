@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pictures import encoded, picture
 
-from keras_vit.cli import training
-from keras_vit.cli.training import prefetch_photos
+from keras_vit.cli import predict
+from keras_vit.cli.predict import Photo, prefetch_photos
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.read import read_image
 from keras_vit.images.resizing import least_size
@@ -41,16 +41,16 @@ def photos(tmp_path):
     paths = [tmp_path / f"{number}.jpg" for number in range(9)]
     for number, path in enumerate(paths):
         path.write_bytes(b"text" if number == 4 else encoded(picture(240, 328, seed=number), quality=95))
-    return [*paths, tmp_path / "gone.jpg"]
+    return [Photo(str(path), str(path)) for path in (*paths, tmp_path / "gone.jpg")]
 
 
 def test_photos_come_in_order_prepared_as_the_record_does_it_or_with_the_reason(photos):
     for record in (CROP, Preprocessing((24, 32))):
         found = list(prefetch_photos(photos, model_of(record), is_exact=True))
-        assert [path for path, _ in found] == photos
+        assert [name for name, _ in found] == [photo.name for photo in photos]
         for path, image in found:
             if isinstance(image, str):
-                assert image == {"4.jpg": "not an image: text", "gone.jpg": "no such file"}[path.name]
+                assert image == {"4.jpg": "not an image: text", "gone.jpg": "no such file"}[path.rpartition("/")[2]]
             else:
                 assert_same(image, record(read_image(path)[None]))
 
@@ -65,8 +65,8 @@ def test_smaller_photo_gives_nearly_the_same_image(photos):
 
 def test_as_many_photos_are_held_as_there_are_threads_and_one(photos, monkeypatch):
     begun, most = [], []
-    monkeypatch.setattr(training, "cores", lambda: [0, 1])
-    monkeypatch.setattr(training, "_prepared", lambda path, *_: begun.append(threading.current_thread().name) or "")
+    monkeypatch.setattr(predict, "cores", lambda: [0, 1])
+    monkeypatch.setattr(predict, "_prepared", lambda path, *_: begun.append(threading.current_thread().name) or "")
     for number, _ in enumerate(prefetch_photos(photos, model_of(CROP), is_exact=True)):
         most.append(len(begun) - number)
     assert max(most) <= 3
@@ -75,9 +75,9 @@ def test_as_many_photos_are_held_as_there_are_threads_and_one(photos, monkeypatc
 
 
 def test_nothing_is_read_once_no_answer_is_asked_for(photos, monkeypatch):
-    monkeypatch.setattr(training, "cores", lambda: [0])
+    monkeypatch.setattr(predict, "cores", lambda: [0])
     begun = []
-    monkeypatch.setattr(training, "_prepared", lambda path, *_: begun.append(path) or "")
+    monkeypatch.setattr(predict, "_prepared", lambda path, *_: begun.append(path) or "")
     asked = prefetch_photos(photos, model_of(CROP), is_exact=True)
     next(asked)
     asked.close()

@@ -21,7 +21,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from keras_vit.checks import did_you_mean
-from keras_vit.cli import cache_command, data_commands, engines, evaluation, export_command, launch, training, weights
+from keras_vit.cli import (
+    cache_command,
+    data_commands,
+    engines,
+    evaluation,
+    export_command,
+    launch,
+    predict,
+    training,
+    weights,
+)
 from keras_vit.cli.launch import end_with_launcher
 from keras_vit.cli.terminal import one_line, say_error
 from keras_vit.config.recipes import field_hint
@@ -50,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     if hasattr(parsed, "check_usage"):
         parsed.check_usage(parsed)
     ended: list[int] = []
-    if arguments is None and parsed.command is training.predict:
+    if arguments is None and parsed.command is predict.predict:
         atexit.register(_leave_at_once, ended)  # before all others, so that it comes after them
     code = _run(parsed, is_launched=end_with_launcher())
     if code:
@@ -228,6 +238,7 @@ def _parser() -> _Parser:
 
     top = parser.add_subparsers(required=True, metavar="COMMAND")
     training.add_commands(top, command)
+    predict.add_commands(top, command)
     evaluation.add_commands(top, command)
     data_commands.add_embed(top, command)
     data_commands.add_duplicates(top, command)

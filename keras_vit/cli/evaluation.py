@@ -30,19 +30,15 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 
 def evaluate(arguments: Namespace) -> Iterator[str]:
-    from keras_vit.data.source import check_split
-
-    check_positive_int("batch_size", arguments.batch_size)
-    check_split(arguments.split)
     _check_options(arguments)
-    engines.check_options(arguments)
     check_model(arguments)
     if not arguments.json:
         yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
+        from keras_vit.data.source import split_to_measure
         from keras_vit.evaluation.page import PAGE
-        from keras_vit.runs.finished_runs import has_changed
+        from keras_vit.runs.finished_runs import has_changed, is_data_of
     if arguments.page is not None:
         check_page(arguments.page / PAGE)
     model, run = load_model_and_run(arguments, arguments.probe is None)
@@ -52,8 +48,11 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
     data = arguments.data or _run_data(run)
     targets = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
     source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image, targets=targets)
+    is_own = arguments.data is None or is_data_of(run, arguments.data, source)
+    divides = is_own or arguments.probe is not None or arguments.seed is not None
+    split = arguments.split or ("test" if divides else split_to_measure(source))
     model, lines, facts = engines.load_engine(model, run, arguments, arguments.batch_size)
-    if arguments.data is None and has_changed(run, source):
+    if is_own and has_changed(run, source):
         facts["data_changed"] = True
         lines.append(
             "the run's data have changed or are divided otherwise: some of these images may have been trained on"
@@ -63,19 +62,20 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
     if arguments.probe is None:
         own: dict[str, Any] = {"names": run.class_names, "seed": seed}
         own |= {"real_labels": arguments.real} if arguments.real is not None else {}
-        result: Any = run.task.evaluate(model, source, arguments.split, batch_size=arguments.batch_size, **own)
+        result: Any = run.task.evaluate(model, source, split, batch_size=arguments.batch_size, **own)
     else:
-        result = keras_vit.probe(model, source, arguments.probe, **_probe_arguments(arguments, seed))
+        result = keras_vit.probe(model, source, arguments.probe, **_probe_arguments(arguments, split, seed))
     if arguments.page is not None:
-        title = f"{model.name} on {source.name}, {arguments.split}"
+        title = f"{model.name} on {source.name}, {split}"
         page = keras_vit.write_evaluation_page(result, arguments.page, title)
     if arguments.json:
-        yield printable_json({"split": arguments.split, **facts, **result.summary()})
+        yield printable_json({"split": split, **facts, **result.summary()})
         return
-    if arguments.data and arguments.probe is None:  # a probe divides its data by design
-        yield from _division_lines(source, arguments.split)
     if arguments.probe is None:
-        yield from run.task.evaluation_lines(result, arguments.split, printable(source.name))
+        if arguments.data:
+            yield from _division_lines(source, split, arguments.split is not None)
+        name = split if arguments.split or split == "test" else "overall"
+        yield from run.task.evaluation_lines(result, name, printable(source.name))
     else:
         yield from _probe_lines(result, source)
     if arguments.page is not None:
@@ -106,7 +106,12 @@ def vtab(arguments: Namespace) -> Iterator[str]:
 
 
 def _check_options(arguments: Namespace) -> None:
-    """Refuses options of a probe without one, and those of the head with one."""
+    """Refuses wrong values, options of a probe without one, and those of the head with one."""
+    from keras_vit.data.source import check_split
+
+    check_positive_int("batch_size", arguments.batch_size)
+    if arguments.split is not None:
+        check_split(arguments.split)
     wanted: dict[str, tuple] = {
         "--shots": ("fewshot",),
         "--seeds": ("fewshot",),
@@ -123,10 +128,11 @@ def _check_options(arguments: Namespace) -> None:
             )
     if arguments.seeds is not None:
         check_positive_int("seeds", arguments.seeds)
+    engines.check_options(arguments)
 
 
-def _probe_arguments(arguments: Namespace, seed: int) -> dict[str, Any]:
-    given = {"test_split": arguments.split, "batch_size": arguments.batch_size, "seed": seed, **_cache(arguments)}
+def _probe_arguments(arguments: Namespace, split: str, seed: int) -> dict[str, Any]:
+    given = {"test_split": split, "batch_size": arguments.batch_size, "seed": seed, **_cache(arguments)}
     given |= {"train_split": arguments.train_split} if arguments.train_split else {}
     given |= {"shots": arguments.shots} if arguments.shots else {}
     given |= {"seeds": range(arguments.seeds)} if arguments.seeds else {}
@@ -143,16 +149,20 @@ def _run_data(run: "RunFacts") -> Any:
     return run.data
 
 
-def _division_lines(source: Any, split: str) -> Iterator[str]:
-    """Tells who brings photos to be measured that not all of them are."""
-    from keras_vit.data.source import check_split
+def _division_lines(source: Any, split: str, is_named: bool) -> Iterator[str]:
+    """Of data that have no splits of their own: how many of the images are measured."""
+    from keras_vit.data.source import check_split, split_to_measure
 
-    seed, names = source.facts.get("divided_by_seed"), check_split(split)
-    if seed is not None and len(names) < len(source.splits):
-        counts = f"{sum(source.sizes[name] for name in names):,} of {sum(source.sizes.values()):,} images"
+    if (whole := split_to_measure(source)) == "test":
+        return
+    names, images = check_split(split), sum(source.sizes.values())
+    seed, measured = source.facts["divided_by_seed"], sum(source.sizes[name] for name in names)
+    if measured == images and not is_named:
+        yield f"{printable(source.name)} has no splits, so all {images:,} images are measured"
+    elif measured < images:
         yield (
-            f"{printable(source.name)} has no splits, so it was divided by seed {seed}: {counts} are in {split}; "
-            f"--split {'+'.join(source.splits)} measures all"
+            f"{printable(source.name)} has no splits. Seed {seed} divided it: {split} has {measured:,} of {images:,} "
+            f"images. --split {whole} measures all."
         )
 
 
@@ -188,8 +198,8 @@ def _add_model(new: ArgumentParser) -> None:
 def _add_evaluate(new: ArgumentParser) -> None:
     _add_model(new)
     new.add_argument("--data", metavar="DATA", help="as for finetune; by default that of the run")
-    several = "train, validation, test, or several, as train+test"
-    new.add_argument("--split", default="test", metavar="SPLIT", help=several)
+    several = "train, validation, test, or several, as train+test; by default test, but all of --data without splits"
+    new.add_argument("--split", metavar="SPLIT", help=several)
     new.add_argument("--seed", type=int, metavar="N", help="of the division into splits; by default that of the run")
     bad = "leave out files that cannot be decoded, or refuse them"
     new.add_argument("--on-bad-image", default="skip", choices=ON_BAD_IMAGE, help=bad)

@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.terminal import loading, one_line, path, quiet_start, terminal_width
-from keras_vit.config.encoders import ENCODERS
+from keras_vit.config.encoders import ENCODERS, family_of
 from keras_vit.config.flops import flops, parameter_count
 from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, RESNETS, VARIANTS
 from keras_vit.config.vit import ViTConfig
@@ -33,6 +33,13 @@ from keras_vit.weights.resolve import find_file, is_url, remote_file
 from keras_vit.weights.upload import check_repository
 
 _FLOPS = ("GFLOP", "GFLOP of every token")  # columns
+_MODELS_HEADER = ("family", "builder", "variant", "parameters", "patch", "size")
+_MODELS = (  # family, builder and variant
+    *(("vit", builder, variant) for builder, variant in BUILDERS.items()),
+    *(("bit", name, name) for name in RESNETS),
+    *((family_of(name), builder, name) for name, builder in ENCODERS.items()),
+)
+_FAMILIES = tuple(dict.fromkeys(family for family, *_ in _MODELS))
 _LIST_HEADER = ("name", "pixels", "classes", "MB", "accuracy")
 _LIST_INDENT = "  "  # of the files of a model
 
@@ -41,11 +48,12 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser], group: Callab
     """Adds these commands to the parser; `command` and `group` make a command and a group of them."""
     summary = "publish a run or a checkpoint folder on the Hugging Face Hub, from where `hf:` loads it"
     _add_push(command(top, "push", push, summary, "keras-vit push run owner/name --license apache-2.0"))
-    summary = "the builders, with parameters at an image size and 1,000 classes, and stride in pixels"
-    new = command(top, "models", models, summary, "keras-vit models --flops --image-size 384")
+    summary = "list all builders with their parameters; vit and bit are counted with a head of 1,000 classes"
+    new = command(top, "models", models, summary, "keras-vit models --family vit --flops --image-size 384")
+    new.add_argument("--family", choices=_FAMILIES, metavar="FAMILY", help="as vit, bit or dinov2; by default all")
     new.add_argument("--flops", action="store_true", help="also GFLOP of one image; a multiply-add is 2 FLOPs")
-    size = "side in pixels; a variant whose patches do not tile it has no figures"
-    new.add_argument("--image-size", metavar="SIZE", type=int, default=DEFAULT_IMAGE_SIZE, help=size)
+    size = "side in pixels, for all; by default that of each model's first weights in `weights list`"
+    new.add_argument("--image-size", metavar="SIZE", type=int, help=f"{size}. A side that patches do not tile gives -")
     _add_weights(command, group(top, "weights", "published and local checkpoints", "keras-vit weights list B/16"))
 
 
@@ -108,20 +116,27 @@ def push(arguments: Namespace) -> Iterator[str]:
 
 
 def models(arguments: Namespace) -> Iterator[str]:
-    size = check_positive_int("image_size", arguments.image_size)
-    header = ("builder", "variant", "parameters", "stride", *(_FLOPS if arguments.flops else ()))
-    names = BUILDERS | {name: name for name in RESNETS}  # {builder: variant}
-    yield from columns([header, *(_row(builder, name, size)[: len(header)] for builder, name in names.items())])
+    size = arguments.image_size
+    if size is not None:
+        check_positive_int("image_size", size)
+    header = (*_MODELS_HEADER, *(_FLOPS if arguments.flops else ()))
+    rows = (row for row in _MODELS if arguments.family in (None, row[0]))
+    yield from columns([header, *(_row(*row, size)[: len(header)] for row in rows)])
 
 
-def _row(builder: str, name: str, size: int) -> tuple[str, ...]:
-    config = published_config(name)
-    if size % config.side_unit:
-        return builder, name, "-", str(config.stride), *("-" for _ in _FLOPS)
+def _row(family: str, builder: str, name: str, size: int | None) -> tuple[str, ...]:
+    """What the header of the table of models names; of an encoder without a head."""
+    config, classes = published_config(name), 0 if name in ENCODERS else DEFAULT_CLASSES
+    records = [] if size is not None else list_weights(name)
+    sides = (size, size) if size is not None else (DEFAULT_IMAGE_SIZE // config.side_unit * config.side_unit,) * 2
+    sides = records[0].preprocessing.image_size if records else sides
+    patch, pixels = str(config.stride), str(sides[0]) if sides[0] == sides[1] else "x".join(map(str, sides))
+    if any(side % config.side_unit for side in sides):
+        return family, builder, name, "-", patch, pixels, *("-" for _ in _FLOPS)
     every_token = config.replace(last_block_outputs="all") if isinstance(config, ViTConfig) else config
-    counted = (flops(each, size).total / 1e9 for each in (config, every_token))
-    parameters = f"{parameter_count(config, size, DEFAULT_CLASSES):,}"
-    return builder, name, parameters, str(config.stride), *(f"{giga:.2f}" for giga in counted)
+    counted = (flops(each, sides, classes=classes).total / 1e9 for each in (config, every_token))
+    parameters = f"{parameter_count(config, sides, classes):,}"
+    return family, builder, name, parameters, patch, pixels, *(f"{giga:.2f}" for giga in counted)
 
 
 def _list(arguments: Namespace) -> Iterator[str]:
@@ -282,16 +297,16 @@ def weights_lines(records: Sequence[Any], width: int) -> Iterator[str]:
             yield _list_row((name, *others), widths)
     files = plural(len(records), "file")
     yield f"{files}. Accuracy without a name is top-1; ? is not published."
+    yield "~ is computed from the parameters; a text tower in the file is not counted."
     yield "keras-vit weights info NAME prints all facts of a file."
 
 
 def _list_cells(record: Any) -> tuple[str, ...]:
-    megabytes = "?" if record.bytes is None else f"{record.bytes / 1e6:.0f}"
     if record.accuracy is None:
         accuracy = "zero head" if record.head == "zero" else "?"
     else:
         accuracy = f"{record.accuracy:.1f}" + ("" if record.measure == "top-1" else f" {record.measure}")
-    return str(record.resolution), str(record.classes or "-"), megabytes, accuracy
+    return str(record.resolution), str(record.classes or "-"), record.megabytes, accuracy
 
 
 def _list_row(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, check_int, check_positive, check_positive_int, did_you_mean
-from keras_vit.config.parts import pooling_parts
+from keras_vit.config.parts import Part, pooling_parts
 from keras_vit.config.variants import (
     DEFAULT_CLASSES,
     DEFAULT_IMAGE_SIZE,
@@ -350,30 +350,67 @@ def _giga(number: float) -> str:
     return f"{number / 1e9:.2f}"
 
 
-def parameter_count(config: ViTConfig | ResNetConfig, resolution: int, classes: int) -> int:
-    """Numbers in a checkpoint for square images of `resolution` pixels; 0 `classes` is no head.
+def parameter_count(config: ViTConfig | ResNetConfig, image_size: int | Pair, classes: int, channels: int = 3) -> int:
+    """Numbers in a model for images of `image_size` pixels, a side or (H, W); 0 `classes` is no head.
 
     Source: the shapes of arXiv:2010.11929, section 3.1, as the official code stores them; BiT's of a `ResNetConfig`.
     """
     if isinstance(config, ResNetConfig):
         return _bit_parameters(config) + (config.features + 1) * classes
-    width, mlp_dim = config.hidden_size, config.mlp_dim
-    channels, count = (3, 0) if config.resnet_stages is None else _resnet_parameters(config)
-    height, breadth = config.grid(resolution, resolution)
-    tokens = height * breadth + config.num_prefix_tokens if config.position_embedding == "learned" else 0
-    count += config.patch_size**2 * channels * width + width
-    count += (tokens + config.num_prefix_tokens) * width
-    count += config.num_layers * (4 * width**2 + 2 * width * mlp_dim + 9 * width + mlp_dim) + 2 * width
-    features = config.representation_size or width
-    if config.representation_size:
-        count += (width + 1) * features
+    width, blocks, norm = config.hidden_size, config.blocks, _norm_parameters(config)
+    channels, count = (channels, 0) if config.resnet_stages is None else _resnet_parameters(config, channels)
+    count += config.patch_size**2 * channels * width + width * config.patch_bias
+    count += config.num_prefix_tokens * width + _position_parameters(config, check_image_size(image_size, config))
+    count += norm * width * (config.patch_norm + config.pre_norm + (config.final_norm == "tokens"))
+    times = 2 if config.attention == "axial" else 1  # along rows, then along columns, with an MLP after each
+    count += sum(times * _block_parameters(config, blocks.parts_of(index), norm) for index in range(config.num_layers))
+    if config.pooling in ("map", "attentive"):
+        parts = pooling_parts(width, config.map_mlp_dim or config.mlp_dim, config.pooling)
+        count += width + sum(map(_part_parameters, parts)) + norm * width * (config.pooling == "map")
+    features = config.pooled_size
+    count += norm * features if config.final_norm == "pooled" else 0
+    for size in filter(None, (config.representation_size, config.projection_size)):
+        count, features = count + (features + 1) * size, size
     return count + (features + 1) * classes * (2 if config.distilled else 1)
 
 
-def _resnet_parameters(config: ViTConfig) -> tuple[int, int]:
-    """Channels of the feature map, and the parameters of the ResNet before the transformer."""
-    channels = config.resnet_width
-    count = 7 * 7 * 3 * channels + 2 * channels
+def _norm_parameters(config: ViTConfig) -> int:
+    """Of a norm for each channel."""
+    return 1 if config.norm == "rms" else 2
+
+
+def _part_parameters(part: Part) -> int:
+    return (part.inputs + part.bias) * part.outputs
+
+
+def _block_parameters(config: ViTConfig, parts: Sequence[Part], norm: int) -> int:
+    """Of the dense kernels of a block, and of the norms and factors around and between them."""
+    width, keys = config.hidden_size, next(part.outputs for part in parts if part.role == "key")
+    normed = {"none": 0, "head": 2 * width // config.num_heads, "width": width + keys}[config.qk_norm]
+    normed += 2 * width + width * config.attention_norm + config.mlp_dim * config.mlp_norm
+    return sum(map(_part_parameters, parts)) + norm * normed + width * sum(part.scale is not None for part in parts)
+
+
+def _position_parameters(config: ViTConfig, sides: tuple) -> int:
+    """Of all tables of positions: added to tokens, of relative positions and biases, and of rotations."""
+    width, layers, prefix = config.hidden_size, config.num_layers, len(config.positioned_tokens)
+    height, breadth = config.grid(*sides)
+    added = {
+        "learned": (prefix + height * breadth) * width,
+        "learned2d": prefix * width + (height + breadth) * (width // 2),
+    }
+    count = added.get(config.position_embedding, 0) * (layers if config.position_injection == "blocks" else 1)
+    if config.position_embedding == "relative":
+        count += layers * (2 * height * breadth - 1) * width
+    bias = ((2 * height - 1) * (2 * breadth - 1) + 3) * config.num_heads
+    count += bias * {"none": 0, "shared": 1, "blocks": layers}[config.relative_bias]
+    stored = width // config.num_heads // 4 if config.rotary_periods == "stored" else 0
+    return count + {"none": 0, "axial": stored, "mixed": layers * width}[config.rotary]
+
+
+def _resnet_parameters(config: ViTConfig, channels: int) -> tuple[int, int]:
+    """Channels of the feature map, and the parameters of the ResNet before the transformer, for so many of images."""
+    count, channels = 49 * channels * config.resnet_width + 2 * config.resnet_width, config.resnet_width
     for stage, blocks in enumerate(config.resnet_stages):
         inner = config.resnet_width * 2**stage
         for block in range(blocks):

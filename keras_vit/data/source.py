@@ -154,6 +154,11 @@ class Source:
         }
 
 
+def split_to_measure(source: Source) -> str:
+    """What is measured where no split is named: all examples of data without splits of their own, else `"test"`."""
+    return "test" if source.facts.get("divided_by_seed") is None else "+".join(source.splits)
+
+
 def check_split(name: str) -> list[str]:
     """The splits that a string names; raises for names that no data has."""
     if not isinstance(name, str):

@@ -5,8 +5,6 @@ import csv
 import dataclasses
 import datetime
 import io
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,10 +17,10 @@ from keras_vit.embedding.embedder import read_photo_bytes
 from keras_vit.embedding.manifest import read_manifest
 from keras_vit.embedding.neighbors import SEARCHES, Index, Rows, cosines, unit_vectors
 from keras_vit.embedding.photo_lists import LIST, PhotoList, photo_key, photo_location, read_list
-from keras_vit.files import atomic_write, read_head
+from keras_vit.files import atomic_write
 from keras_vit.images.numpy_pipeline import decode_photo
 from keras_vit.images.pillow_formats import PillowError
-from keras_vit.pages.formatting import printable, spreadsheet_cell
+from keras_vit.pages.formatting import check_table_place, printable, spreadsheet_cell
 from keras_vit.pages.html import check_page, write_page
 
 # Measured by DINOv2 S/14 on 21 pictures: all that were saved again or halved, and 19 that were cropped by a tenth, are
@@ -184,26 +182,7 @@ class _Pace:
 
 def check_files(table: Path, page: Path | None) -> None:
     """Raises unless the table and the page may be written: only those of this package are replaced."""
-    if table.is_dir() or not table.absolute().parent.is_dir():
-        raise ArgumentError(
-            f"`out` must be a file, in a folder that is there.\nReceived: {printable(table)}. Choose another name.",
-            parameters=("out",),
-        )
-    if os.path.lexists(table) and not (read_head(table) or b"").startswith(",".join(_COLUMNS).encode()):
-        raise ArgumentError(
-            "a table of duplicates replaces only one that keras_vit has written.\n"
-            f"Received: {printable(table)}, which is something else. Move it away, or choose another name.",
-            parameters=("out",),
-        )
-    try:  # before the search, in a file of no name
-        with tempfile.TemporaryFile(dir=table.absolute().parent):
-            pass
-    except OSError as error:
-        raise ArgumentError(
-            "`out` must be a file in a folder that can be written.\n"
-            f"Received: {printable(table)}: {error.strerror}. Choose another folder.",
-            parameters=("out",),
-        ) from None
+    check_table_place(table, _COLUMNS)
     if page is not None:
         for module in ("jinja2", "PIL"):
             check_installed(module, "a page of duplicates shows pictures", "train")

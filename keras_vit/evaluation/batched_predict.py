@@ -2,15 +2,19 @@
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
 
 from keras_vit.config.heads import OutputSpec
+from keras_vit.data import load_dataset, open_source
 from keras_vit.data.pipeline import report_missing_files
-from keras_vit.data.targets import Targets
+from keras_vit.data.source import Source, check_split, split_to_measure
+from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.model.input_checks import as_uint8
+from keras_vit.pages.formatting import printable
 
 
 class Classifier(Protocol):
@@ -41,13 +45,40 @@ class OutputRows:
     seconds: float
 
 
-def output_rows(model: Classifier, data: Any, split: str, targets: Targets, batch_size: int, seed: int) -> OutputRows:
+def open_to_measure(
+    data: Any, split: str | None, seed: int | None, targets: Targets = CLASS_LABELS
+) -> tuple[Source, str]:
+    """The source, and the split that is measured: the named one, else all of data without splits, else `"test"`.
+
+    A `Source` was divided before, for a training that has seen a part of it; and who gives a seed wants that division.
+
+    Warns:
+        UserWarning: where all images are measured, since a model may have been trained on some of them.
+    """
+    if split is not None:
+        check_split(split)
+    source = open_source(data, seed=seed or 0, targets=targets)
+    if split is not None or seed is not None or isinstance(data, Source):
+        return source, split or "test"
+    if (split := split_to_measure(source)) != "test":
+        warnings.warn(
+            f"{printable(source.name)} has no splits, so all {sum(source.sizes.values()):,} images are measured. "
+            'If the model was trained on them, pass split="test" and the seed of the training.',
+            UserWarning,
+            stacklevel=4,
+        )
+    return source, split
+
+
+def output_rows(
+    model: Classifier, data: Any, split: str | None, targets: Targets, batch_size: int, seed: int | None
+) -> OutputRows:
     """The outputs of a model for all examples of a split whose targets are rows of numbers.
 
     Args:
         model: with a head of K outputs.
         data: a `Source`, or what `open_source` takes.
-        split: or several, as for `Source.split`.
+        split: or several, as for `Source.split`; `None` as `open_to_measure` takes it.
         targets: what the examples are labelled with.
         batch_size: images at once.
         seed: divides data without splits.
@@ -55,9 +86,7 @@ def output_rows(model: Classifier, data: Any, split: str, targets: Targets, batc
     Raises:
         ValueError: for data of other targets than the model's, and for outputs that are not finite.
     """
-    from keras_vit.data import load_dataset, open_source
-
-    source = open_source(data, seed=seed, targets=targets)
+    source, split = open_to_measure(data, split, seed, targets)
     examples, size = source.split(split), model.output_spec.size
     if len(source.class_names) != size:
         raise ValueError(
@@ -65,7 +94,7 @@ def output_rows(model: Classifier, data: Any, split: str, targets: Targets, batc
             f"Received: {len(source.class_names)} targets, {model.name!r} with {size} outputs."
         )
     dataset = load_dataset(
-        source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed, shard=(0, 1)
+        source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed or 0, shard=(0, 1)
     )
     began = time.perf_counter()
     with report_missing_files(examples):

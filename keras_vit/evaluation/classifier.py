@@ -17,8 +17,9 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_positive_int
+from keras_vit.data import load_dataset
 from keras_vit.data.pipeline import report_missing_files
-from keras_vit.evaluation.batched_predict import Classifier, predict_batches
+from keras_vit.evaluation.batched_predict import Classifier, open_to_measure, predict_batches
 from keras_vit.evaluation.metrics import Evaluation, measure_batches
 from keras_vit.files import expand_path, read_regular
 from keras_vit.model.image_model import check_takes_images
@@ -34,17 +35,17 @@ _VALIDATION_NAME = re.compile(r"ILSVRC2012_val_(\d{8})(?:\.\w+)?")
 def evaluate(
     model: Classifier,
     data: Any,
-    split: str = "test",
+    split: str | None = None,
     *,
     batch_size: int = 32,
     class_names: Sequence[str] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     real_labels: FilePath | None = None,
 ) -> Evaluation:
     """Measures a classifier on every example of a split, including an incomplete last batch.
 
     Example:
-        >>> result = keras_vit.evaluate(model, photos)
+        >>> result = keras_vit.evaluate(model, photos, "test")
         >>> result
         Evaluation(accuracy=0.3333, loss=1.0986, count=3, classes=3)
 
@@ -52,10 +53,11 @@ def evaluate(
         model: a `VisionTransformer` or `ResNet` whose head ends in logits or softmax, or an `Engine` of one.
         data: a `Source` or what `keras_vit.open_source` takes, whose images `model.preprocessing` prepares; or a
             finite dataset of (prepared images, int or one-hot labels).
-        split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`. Unused for a dataset.
+        split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`. By default `"test"`; but all
+            examples of data that are opened here, have no splits and get no `seed`. Unused for a dataset.
         batch_size: images at once; the results do not depend on it. Unused for a dataset.
         class_names: names of the training classes, in order. Data that has names must have the same.
-        seed: divides data without splits; use the seed of the training.
+        seed: divides data without splits, by default by 0; use the seed of the training.
         real_labels: `real.json` of ReaL (arXiv:2006.07159), labels by people for ImageNet's validation images. The
             data must be these images under their names: files, or `imagenet2012` of tensorflow-datasets.
 
@@ -65,6 +67,9 @@ def evaluate(
     Raises:
         ValueError: for an empty split, other classes than the model's, scores that are not finite, or a head with
             another activation. Also for invalid ReaL labels, and for images without them.
+
+    Warns:
+        UserWarning: where all examples of data without splits are measured, as the model may have been trained on some.
     """
     check_positive_int("batch_size", batch_size)
     check_takes_images(model)
@@ -102,20 +107,16 @@ def _check_output(model: Classifier) -> None:
 
 
 def _load_batches(
-    model: Classifier, data: Any, split: str, batch_size: int, seed: int
+    model: Classifier, data: Any, split: str | None, batch_size: int, seed: int | None
 ) -> tuple[Any, Sequence[str] | None, Any]:
     """Batches of images and labels, and, if known, the names of the classes and the split."""
     if hasattr(data, "element_spec"):
         if int(data.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
             raise ValueError("the dataset must end, to be measured on.\nReceived: a dataset that repeats for ever.")
         return data, getattr(data, "class_names", None), None
-    from keras_vit.data import load_dataset, open_source
-    from keras_vit.data.source import check_split
-
-    check_split(split)
-    source = open_source(data, seed=seed)
+    source, split = open_to_measure(data, split, seed)
     dataset = load_dataset(
-        source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed, shard=(0, 1)
+        source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed or 0, shard=(0, 1)
     )  # the whole split, also in one of several processes
     return dataset, source.class_names, source.split(split)
 

@@ -35,7 +35,7 @@ class Evaluation:
     """The result of `evaluate`: accuracy, loss, calibration, and the answer for every example.
 
     Example:
-        >>> result = keras_vit.evaluate(model, photos)
+        >>> result = keras_vit.evaluate(model, photos, "test")
         >>> round(result.accuracy, 3), result.count
         (0.333, 3)
         >>> result.confusion.tolist()

@@ -32,7 +32,7 @@ def write_evaluation_page(result: Any, out: FilePath, title: str = "Evaluation")
     """Writes the results as a page: the figures, and of classes every one and the confusion matrix.
 
     Example:
-        >>> result = keras_vit.evaluate(model, photos)
+        >>> result = keras_vit.evaluate(model, photos, "test")
         >>> keras_vit.write_evaluation_page(result, "page", title="Shapes").name
         'index.html'
 

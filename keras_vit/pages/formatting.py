@@ -5,9 +5,15 @@ Messages of servers, names of files and of classes come from outside.
 
 import datetime
 import json
+import os
 import re
+import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from keras_vit.checks import ArgumentError
+from keras_vit.files import read_head
 
 WIDTH = 79  # letters of a line, so that none wraps in 80 columns
 _NAME = 10  # letters of a fact's name and the space after it
@@ -46,6 +52,34 @@ def spreadsheet_cell(text: object) -> str:
     """Printable text for a cell of a CSV file, with `'` in front of a formula."""
     cell = printable(text)
     return f"'{cell}" if str(text).startswith(_FORMULAS) else cell
+
+
+def check_table_place(path: Path, columns: Iterable[str]) -> None:
+    """Raises unless a CSV file with these first columns can be written: it replaces only one that has them too.
+
+    Raises:
+        ArgumentError: about `out`.
+    """
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ArgumentError(
+            f"`out` must be a file, in a folder that is there.\nReceived: {printable(path)}. Choose another name.",
+            parameters=("out",),
+        )
+    if os.path.lexists(path) and not (read_head(path) or b"").startswith(",".join(columns).encode()):
+        raise ArgumentError(
+            "`out` replaces only a table that the same command wrote.\n"
+            f"Received: {printable(path)}, which is something else. Move it away, or choose another name.",
+            parameters=("out",),
+        )
+    try:  # in a file of no name, before the work
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
+            pass
+    except OSError as error:
+        raise ArgumentError(
+            "`out` must be a file in a folder that can be written.\n"
+            f"Received: {printable(path)}: {error.strerror}. Choose another folder.",
+            parameters=("out",),
+        ) from None
 
 
 def table_cell(text: str) -> str:

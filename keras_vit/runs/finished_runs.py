@@ -182,6 +182,14 @@ def has_changed(run: RunFacts, source: "Source") -> bool:
         return True
 
 
+def is_data_of(run: RunFacts, data: str, source: "Source") -> bool:
+    """Whether data are those of a run: they lie where its data lay, or have the same files and targets."""
+    place = None if run.data is None else os.path.realpath(expand_path(run.data))
+    if place == os.path.realpath(expand_path(data)) or run.data == data:
+        return True
+    return run.data_hash is not None and not has_changed(run, source)
+
+
 def calibration_photos(run: RunFacts) -> tuple["Photos", str]:
     """Training photos of a run, as `images` of `export` and `accelerate`, and words that say which they are.
 

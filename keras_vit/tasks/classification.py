@@ -118,7 +118,7 @@ class Classification(Task):
         return [given[name] for name in names]
 
     def evaluate(
-        self, model: Any, data: Any, split: str = "test", *, names: Sequence[str] | None = None, **options: Any
+        self, model: Any, data: Any, split: str | None = None, *, names: Sequence[str] | None = None, **options: Any
     ) -> "Evaluation":
         from keras_vit.evaluation import evaluate
 
@@ -209,6 +209,13 @@ class Classification(Task):
 
     def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield from columns([(f"  {item['probability']:7.2%}", printable(item["class"])) for item in answer])
+
+    def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
+        places = ["", *(f"_{place}" for place in range(2, min(top, len(names)) + 1))]
+        return [f"{name}{place}" for place in places for name in ("label", "probability")]
+
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:
+        return [cell for item in answer for cell in (spreadsheet_cell(item["class"]), f"{item['probability']:.6g}")]
 
     def evaluation_lines(self, evaluation: "Evaluation", split: str, name: str) -> Iterator[str]:
         from keras_vit.evaluation.page import class_lines

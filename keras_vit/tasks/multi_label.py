@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.checks import ArgumentError, check_fraction, check_positive
 from keras_vit.pages.cards import CLASSIFICATION, classes_section
-from keras_vit.pages.formatting import columns, markdown_text, printable
+from keras_vit.pages.formatting import columns, markdown_text, printable, spreadsheet_cell
 from keras_vit.pages.html import Panel, Section
 from keras_vit.tasks.task import MOST_PHOTOS, CardParts, RowTask, option, photos_section
 
@@ -339,6 +339,13 @@ class MultiLabel(RowTask):
         yield from columns([(f"  {item['score']:7.2%}", printable(item["label"])) for item in answer])
         if not answer:
             yield "  no label above its threshold"
+
+    def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
+        return ["labels", "scores"]
+
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:
+        labels = ";".join(str(item["label"]) for item in answer)  # as a table to train on has them
+        return [spreadsheet_cell(labels), ";".join(f"{item['score']:.6g}" for item in answer)]
 
     def evaluation_lines(self, evaluation: LabelEvaluation, split: str, name: str) -> Iterator[str]:
         measured = f"{evaluation.average_precision:.4f} on {evaluation.count:,} images of {name}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from keras_vit.checks import ArgumentError, check_choice
-from keras_vit.pages.formatting import columns, markdown_text, printable
+from keras_vit.pages.formatting import columns, markdown_text, printable, spreadsheet_cell
 from keras_vit.pages.html import PICTURE, Panel, Section, figure_uri, png_uri
 from keras_vit.tasks.task import MOST_PHOTOS, CardParts, RowTask, option, photos_section
 
@@ -242,6 +242,12 @@ class Regression(RowTask):
 
     def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield from columns([(f"  {printable(item['name'])}", f"{item['value']:.6g}") for item in answer])
+
+    def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
+        return [f"{name}_predicted" if name in ("path", "status") else spreadsheet_cell(name) for name in names]
+
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:
+        return [f"{item['value']:.6g}" for item in answer]
 
     def evaluation_lines(self, evaluation: NumberEvaluation, split: str, name: str) -> Iterator[str]:
         r2 = "none" if evaluation.r2 is None else f"{evaluation.r2:.4f}"

@@ -161,7 +161,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(
-        self, model: Any, data: Any, split: str = "test", *, names: Sequence[str] | None = None, **options: Any
+        self, model: Any, data: Any, split: str | None = None, *, names: Sequence[str] | None = None, **options: Any
     ) -> Any:
         """Measures a model on a split.
 
@@ -236,6 +236,14 @@ class Task(abc.ABC):
         """That answer in lines."""
 
     @abc.abstractmethod
+    def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
+        """Names of the columns that a table of answers has beside `path` and `status`; arguments as of `answer`."""
+
+    @abc.abstractmethod
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:
+        """That answer as the cells of those columns."""
+
+    @abc.abstractmethod
     def evaluation_lines(self, evaluation: Any, split: str, name: str) -> Iterator[str]:
         """What was measured on a split of the data of that name, in lines."""
 
@@ -278,11 +286,11 @@ class RowTask(Task):
         self,
         model: Any,
         data: Any,
-        split: str = "test",
+        split: str | None = None,
         *,
         names: Sequence[str] | None = None,
         batch_size: int = 32,
-        seed: int = 0,
+        seed: int | None = None,
         **options: Any,
     ) -> Any:
         from keras_vit.evaluation.batched_predict import output_rows

@@ -11,6 +11,7 @@ from conftest import images, make_tiny
 
 from keras_vit.data import open_source
 from keras_vit.evaluation import CALIBRATION_BINS, evaluate, measure
+from keras_vit.evaluation.batched_predict import open_to_measure
 from keras_vit.evaluation.metrics import measure_batches, wilson_interval
 
 NAMES = tuple("abcdefg")
@@ -44,6 +45,16 @@ def softmax(logits):
 def test_split_that_no_data_has_is_refused_before_the_data_is_opened(tiny, split):
     with pytest.raises((ValueError, TypeError), match="split"):
         evaluate(tiny, "no such data", split)
+
+
+def test_without_a_split_all_of_data_without_splits_is_measured():
+    pixels, labels = np.zeros((30, 5, 6, 3), "uint8"), np.arange(30) % 3
+    with pytest.warns(UserWarning, match='all 30 images.*split="test"'):
+        source, split = open_to_measure((pixels, labels), None, None)
+    assert source.split(split).size == 30
+    divided = {"train": (pixels, labels), "test": (pixels, labels)}
+    for data, seed in (((pixels, labels), 0), (source, None), (divided, None)):
+        assert open_to_measure(data, None, seed)[1] == "test"
 
 
 def test_source_and_evaluation_are_shown_in_one_line(tiny):

@@ -1,5 +1,6 @@
 """A run of every task but classification, from a table to report, resumption, answers and exports."""
 
+import csv
 import json
 
 import keras
@@ -47,7 +48,7 @@ def test_run_has_its_files_and_the_numbers_of_its_best_model(finished):
     facts = json.loads((result.out / "result.json").read_text())
     assert next(iter(facts)) == f"test_{FIRST[task]}"
     model = keras.models.load_model(result.out / "best.keras", compile=False)
-    again = find_task(facts["task"]).evaluate(model, table)
+    again = find_task(facts["task"]).evaluate(model, table, "test")
     assert {**again.summary(), "seconds": 0} == {**result.evaluation.summary(), "seconds": 0}
     rows = np.genfromtxt(result.out / "metrics.csv", delimiter=",", names=True)
     assert facts[f"best_validation_{FIRST[task]}"] == rows[f"val_{FIRST[task]}"].max()
@@ -106,6 +107,11 @@ def test_command_line_evaluates_and_predicts(finished, run, tmp_path):
     code, _, error = run("predict", table, "--model", result.out, "--top", 3)
     assert (code, "--top" in error[0]) == (1, True)
     photo = table.parent / ("shapes1.png" if task == "multi-label" else "disc1.png")
+    out = tmp_path / "answers.csv"
+    assert run("predict", photo, photo.parent / "gone.png", "--model", result.out, "--out", out)[0] == 0
+    with out.open(newline="") as file:
+        (row, gone) = csv.DictReader(file)
+    assert (row.pop("path"), row.pop("status"), gone["status"]) == (str(photo), "ok", "no such file")
     code, lines, _ = run("predict", photo, "--model", result.out, "--json")
     (answer,) = json.loads("\n".join(lines))
     names = [next(iter(item.values())) for item in answer["predictions"]]

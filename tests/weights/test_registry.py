@@ -10,7 +10,7 @@ from test_variants import PUBLISHED_PARAMETERS
 from keras_vit.config.flops import parameter_count
 from keras_vit.config.variants import RESNETS, VARIANTS, ResNetConfig
 from keras_vit.config.vit import ViTConfig
-from keras_vit.weights.registry import find_weights, list_weights
+from keras_vit.weights.registry import all_records, find_weights, list_weights
 from keras_vit.weights.registry.augreg import augreg_record, looks_like_augreg
 from keras_vit.weights.registry.record import listed_size, published_config, read_records
 
@@ -54,6 +54,22 @@ def test_every_size_agrees_with_the_tensors():
 
 def test_parameter_counts_are_the_official_ones():
     assert {name: parameter_count(VARIANTS[name], 224, 1000) for name in VARIANTS} == PUBLISHED_PARAMETERS
+
+
+def test_parameters_of_encoders_are_those_that_their_software_counts():
+    """But for what is stored otherwise: class tokens without a position, the larger table of DINOv2."""
+    known = [record for record in read_records("encoders.csv") if record.parameters]
+    counts = [parameter_count(r.config, r.preprocessing.image_size, r.classes) for r in known]
+    off = [abs(count / record.parameters - 1) for count, record in zip(counts, known, strict=True)]
+    assert (len(known), max(off) < 0.02, off.count(0) > 300) == (389, True, True)
+
+
+def test_size_in_words_is_the_files_or_computed_and_marked():
+    sizes = {(r.name, r.variant): r.megabytes for r in all_records()}
+    assert sizes["augreg-imagenet21k", "B/16"] == "410"
+    assert sizes["dinov2", "dinov2/S14"] == "~88"
+    assert sizes["big_vision-imagenet2012-300ep", "S/16"] == "~88"
+    assert not [key for key, size in sizes.items() if int(size.strip("~")) < 1]
 
 
 def test_listed_size_is_true_within_half_its_last_digit_or_a_tenth_of_a_mebibyte():

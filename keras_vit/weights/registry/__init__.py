@@ -168,11 +168,10 @@ class WeightsTable(tuple):
 
     def _cells(self) -> Iterator[tuple[str, ...]]:
         for record in self:
-            megabytes = "?" if record.bytes is None else f"{record.bytes / 1e6:.0f}"
             accuracy = "?" if record.accuracy is None else f"{record.accuracy:.1f}"
             accuracy += "" if accuracy == "?" or record.measure == "top-1" else f" {record.measure}"
             numbers = (str(record.resolution), str(record.classes))
-            yield record.name, record.variant, *numbers, record.head, megabytes, accuracy, record.license
+            yield record.name, record.variant, *numbers, record.head, record.megabytes, accuracy, record.license
 
     def __str__(self) -> str:
         lines = [self._HEADER, *self._cells()]
@@ -206,10 +205,12 @@ def _check_family(family: str) -> None:
 def list_weights(model: str | None = None, family: str | None = None) -> WeightsTable:
     """Lists the published checkpoints as a table.
 
+    A size as `~88` is computed from the parameters, since no source has that of the file.
+
     Example:
         >>> keras_vit.list_weights("dinov2/S14")
-        name                                           variant     resolution  classes  head  MB  accuracy  licence
-        dinov2                                         dinov2/S14  224         0        none  ?   79.0 kNN  Apache-2.0
+        name                                           variant     resolution  classes  head  MB   accuracy  licence
+        dinov2                                         dinov2/S14  224         0        none  ~88  79.0 kNN  Apache-2.0
         ...
         >>> keras_vit.list_weights(family="siglip")[0].name
         'siglip-224'

@@ -121,6 +121,17 @@ class WeightsRecord:
         return dataclasses.replace(published_config(self.variant), **dict(self.fields))
 
     @property
+    def megabytes(self) -> str:
+        """The size of the file in MB, as `"346"`; `"~344"` where no source has it, computed from the parameters.
+
+        That is in float32, of what this package reads: a file with a text tower or an optimizer is larger.
+        """
+        if self.bytes is not None:
+            return f"{self.bytes / 1e6:.0f}"
+        size = self.preprocessing.image_size or self.resolution
+        return f"~{4e-6 * (self.parameters or parameter_count(self.config, size, self.classes)):.0f}"
+
+    @property
     def model(self) -> str:
         """What it is the weights of, for messages: `"ViT B/16"` or `"R50x1"`."""
         return display_name(self.variant)
