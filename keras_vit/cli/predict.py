@@ -138,7 +138,7 @@ def find_photos(given: Sequence[Path]) -> tuple[list[Photo], list[str]]:
             photos.append(Photo(str(place), str(place)))
             continue
         found = list_photos(place)
-        notes += getattr(found, "notes", ())
+        notes += found.notes
         for entry in found.entries:
             location = photo_location(found.top, entry)
             photos.append(Photo(location if isinstance(location, str) else photo_key(entry), location))
