@@ -192,7 +192,7 @@ def _opened(
     sha256: str | None,
     include_top: bool = True,
 ) -> tuple[ViTConfig, WeightsFile | None, Checkpoint | None]:
-    """The config that is given, or inferred from `weights`; and their file, which is downloaded and read once."""
+    """The config that is given, or inferred from `weights`; and their file, which is brought, checked and read."""
     if config is None and weights is None:
         raise TypeError(
             "a model is built from a config, from weights that tell it, or from both.\n"
@@ -421,13 +421,11 @@ def build_resnet(
 
     Args:
         config: a `ResNetConfig`, or the name of a model of the papers as `"R50x1"`.
-        include_top: whether to end in a classifier; else the output is the representation, and `classes` and
-            `classifier_activation` are ignored, as in `keras.applications`.
+        include_top: whether to end in a classifier, as of `keras_vit.build`.
         weights: `None` for random initialisation, a published name as `"bit-imagenet21k"`, an https URL, or the path of
             a file or of a mirror's folder. `keras_vit.list_weights` has the published names. File and record decide
             `classes`, `input_shape` and preprocessing where they are left open.
-        input_tensor: a Keras tensor to build upon instead of a new input. Layers that it comes from keep their
-            weights, and `load_report` says so.
+        input_tensor: a Keras tensor to build upon instead of a new input.
         input_shape: `(H, W, C)` of any sides; H and W may be `None`. By default 224 x 224 x 3, or what the weights
             were trained at.
         classes: K. By default the file's, or 1,000 without one. Another number than the file's gets a new
@@ -441,11 +439,7 @@ def build_resnet(
         A `ResNet`.
 
     Raises:
-        ValueError: for arguments that are wrong or contradict each other.
-        TypeError: for an argument of the wrong type.
-        FileNotFoundError: if `weights` is a path and nothing is there.
-        CheckpointError: (a `ValueError`) if the file cannot be read, does not fit, or has another `sha256`.
-        DownloadError: (an `OSError`) if the file cannot be brought; it says how to bring it by hand.
+        ValueError, TypeError, FileNotFoundError, CheckpointError, DownloadError: as `keras_vit.build`.
 
     Source: arXiv:2010.11929, section 4.1, "ResNet (BiT)"; arXiv:1912.11370.
     """

@@ -64,31 +64,17 @@ def attention(
     """
     import tensorflow as tf
 
-    dropped = _Dropped(rate, draw)
-
     @tf.custom_gradient
     def attend(query: Tensor, key: Tensor, value: Tensor, *bias: Tensor) -> Any:
         def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
             with tf.control_dependencies([upstream]):  # else a part would run on the way forth, and be kept
                 late = tf.identity(query)
-            return _backward(_Chunks.split(late, key, value, bias, dropped), upstream)
+            return _backward(_Chunks.split(late, key, value, bias, rate, draw), upstream)
 
-        return _forward(_Chunks.split(query, key, value, bias, dropped)), gradient
+        return _forward(_Chunks.split(query, key, value, bias, rate, draw)), gradient
 
     given = (query, key, value) if bias is None else (query, key, value, bias)
-    return attend(*given) if training else _forward(_Chunks.split(*given[:3], given[3:], dropped))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Dropped:
-    """Which weights are dropped: as many of all as `rate` says, by the numbers that `draw` gives."""
-
-    rate: float
-    draw: Any
-
-    def kept(self, image: Tensor, part: Tensor, weights: Tensor) -> Tensor:
-        """Booleans of the shape of a chunk's weights."""
-        return self.draw(image, part, ops.shape(weights)) >= self.rate
+    return attend(*given) if training else _forward(_Chunks.split(*given[:3], given[3:], rate, draw))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +88,8 @@ class _Chunks:
         value: `(B*A, T, D/A)`.
         bias: `(heads, 1 or n, 1 or R, T)`, or `None`.
         bias_shape: as it was given.
-        dropped: which weights are dropped.
+        rate: of the weights that are dropped.
+        draw: which of them, if there is a rate.
     """
 
     shape: tuple
@@ -111,10 +98,11 @@ class _Chunks:
     value: Tensor
     bias: Tensor
     bias_shape: tuple
-    dropped: _Dropped
+    rate: float
+    draw: Any
 
     @classmethod
-    def split(cls, query: Tensor, key: Tensor, value: Tensor, bias: tuple, dropped: _Dropped) -> "_Chunks":
+    def split(cls, query: Tensor, key: Tensor, value: Tensor, bias: tuple, rate: float, draw: Any) -> "_Chunks":
         """Cuts queries, and what is added to their logits."""
         shape, tokens = ops.shape(query), ops.shape(value)[2]
         num_chunks = -(-shape[2] // (CHUNK_WEIGHTS // tokens + 1))
@@ -127,7 +115,7 @@ class _Chunks:
             chunked = (
                 _chunk(bias[0], num_chunks, rows) if bias[0].shape[2] != 1 else ops.reshape(bias[0], (-1, 1, 1, tokens))
             )
-        return cls(shape, _chunk(query, num_chunks, rows), key, value, chunked, bias_shape, dropped)
+        return cls(shape, _chunk(query, num_chunks, rows), key, value, chunked, bias_shape, rate, draw)
 
     @property
     def count(self) -> tuple[Any, Any]:
@@ -150,7 +138,7 @@ class _Chunks:
     def kept(self, head: Tensor, chunk: Tensor, weights: Tensor) -> Tensor:
         """Booleans of the shape of a chunk's weights: those that are not dropped."""
         part = head % self.shape[1] * self.count[1] + chunk
-        return self.dropped.kept(head // self.shape[1], part, weights)
+        return self.draw(head // self.shape[1], part, ops.shape(weights)) >= self.rate
 
     def merge(self, x: Tensor) -> Tensor:
         """Blocks `(B*A, n, R, E)` as the queries were given, `(B, A, Q, E)`."""
@@ -161,7 +149,7 @@ def _forward(chunks: _Chunks) -> Tensor:
     import tensorflow as tf
 
     heads, num_chunks = chunks.count
-    rate = chunks.dropped.rate
+    rate = chunks.rate
 
     def mixed(head: Tensor, chunk: Tensor) -> Tensor:
         weights = chunks.weights(head, chunk)
@@ -182,7 +170,7 @@ def _backward(chunks: _Chunks, upstream: Tensor) -> tuple[Tensor, ...]:
     """Gradients of query, key, value, and of what was added."""
     import tensorflow as tf
 
-    (heads, num_chunks), rate, half = chunks.count, chunks.dropped.rate, chunks.query.dtype
+    (heads, num_chunks), rate, half = chunks.count, chunks.rate, chunks.query.dtype
     wide = keras.backend.result_type(half.name, "float32")
     upstream = upstream * tf.cast(1 / (1 - rate), half) if rate else upstream
     upstream = _chunk(upstream, num_chunks, ops.shape(chunks.query)[2])
@@ -224,7 +212,7 @@ def _slopes(chunks: _Chunks, upstream: Tensor, head: Tensor, chunk: Tensor) -> t
 
     weights = met = chunks.weights(head, chunk)
     back = _product(upstream, chunks.value[head], transpose_b=True)
-    if chunks.dropped.rate:
+    if chunks.rate:
         kept = chunks.kept(head, chunk, weights)
         met, back = (tf.where(kept, x, tf.zeros_like(x)) for x in (weights, back))
     wide = keras.backend.result_type(weights.dtype.name, "float32")

@@ -41,10 +41,6 @@ def _trains_on_tensorflow(facts: Facts) -> bool:
 
 
 def _trains_on_accelerated_jax(facts: Facts) -> bool:
-    return bool(facts.get("training")) and _jax(facts) and (jax_gpu.uses_checkpoint_policy() or jax_gpu.is_available())
-
-
-def _keeps_names(facts: Facts) -> bool:
     return bool(facts.get("training")) and jax_gpu.uses_checkpoint_policy()
 
 
@@ -66,7 +62,7 @@ _ROWS: Mapping[str, tuple[tuple[str, Callable[[Facts], Any], str], ...]] = {
         ("tensorflow_training", _trains_on_tensorflow, "a norm and its product are one step, GELU is computed again"),
         ("jax_gpu", _trains_on_accelerated_jax, "training keeps named arrays, of an even number of tokens"),
     ),
-    "checkpoint": (("jax_gpu", _keeps_names, "training keeps named arrays alone"),),
+    "checkpoint": (("jax_gpu", _trains_on_accelerated_jax, "training keeps named arrays alone"),),
     "attention": (
         ("plain", lambda facts: capture.current_hook() is not None, "a hook looks at the weights"),
         ("chunked_attention", lambda facts: facts.get("many"), "so many weights are never held at once"),

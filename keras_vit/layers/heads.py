@@ -57,7 +57,7 @@ class Heads(CastingLayer):
         key_size = key_size_of(hidden_size, num_heads, kv_heads)
         self.parts = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, projects_query, key_size)
         dense = {part.path: dense_of(part, self.dtype_policy) for part in self.parts}
-        self.query = dense.get("query")  # `None` takes queries as they are
+        self.query: Any = dense.get("query")  # `None` takes queries as they are
         self.key, self.value, self.out = dense["key"], dense["value"], dense["out"]
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
         norm = functools.partial(layer_norm, self.dtype_policy, epsilon=layer_norm_epsilon, norm=norm_kind)

@@ -16,13 +16,39 @@ from keras_vit.layers.norms import NORM_EPSILON, layer_norm
 
 
 class TokenMlp(CastingLayer):
-    """Base of both: dense layers, what stands between the last two and after them, and the call."""
+    """Base of both.
 
-    def _make_rest(self) -> None:
-        dtype = self.dtype_policy
-        self.norm = layer_norm(dtype, "norm", self.layer_norm_epsilon, self.norm_kind) if self.mlp_norm else None
-        self.dropout_1 = Dropout(self.dropout_rate, dtype=dtype, name="dropout_1")
-        self.dropout_2 = Dropout(self.dropout_rate, dtype=dtype, name="dropout_2")
+    Args:
+        hidden_size: D, size of a token.
+        mlp_dim: M, width of what stands before the last layer.
+        dropout_rate: before and after the last layer, in [0, 1).
+        mlp_norm: whether a LayerNorm stands before the last layer (arXiv:2210.06423, sub-LN; arXiv:2303.11331).
+        layer_norm_epsilon: added to its variance.
+        norm_kind: `"layer"` or `"rms"`, what that norm is.
+        mlp_bias: whether all dense layers have a bias.
+    """
+
+    gated_mlp = False
+
+    def __init__(
+        self,
+        hidden_size: int,
+        mlp_dim: int,
+        dropout_rate: float = 0.0,
+        mlp_norm: bool = False,
+        layer_norm_epsilon: float = NORM_EPSILON,
+        norm_kind: str = "layer",
+        mlp_bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        hidden_size, mlp_dim = check_positive_int("hidden_size", hidden_size), check_positive_int("mlp_dim", mlp_dim)
+        self.keep(locals())
+        self.parts = mlp_parts(hidden_size, mlp_dim, self.gated_mlp, mlp_norm, mlp_bias)
+        self._make_dense()
+        self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon, norm_kind) if mlp_norm else None
+        self.dropout_1 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
+        self.dropout_2 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
 
     @property
     def dense_layers(self) -> tuple[Any, ...]:
@@ -61,10 +87,7 @@ class MlpBlock(TokenMlp):
         mlp_dim: M, size between the layers.
         dropout_rate: after the activation and after the second layer, in [0, 1).
         activation: `"gelu_tanh"` (the official code's tanh approximation), exact `"gelu"`, or `"quick_gelu"`.
-        mlp_norm: whether a LayerNorm stands before the second layer (arXiv:2210.06423, sub-LN).
-        layer_norm_epsilon: added to its variance.
-        norm_kind: `"layer"` or `"rms"`, what that norm is.
-        mlp_bias: whether both layers have a bias.
+        **kwargs: `mlp_norm`, `layer_norm_epsilon`, `norm_kind` and `mlp_bias`, as `TokenMlp` says.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -81,27 +104,17 @@ class MlpBlock(TokenMlp):
     """
 
     def __init__(
-        self,
-        hidden_size: int,
-        mlp_dim: int,
-        dropout_rate: float = 0.0,
-        activation: str = "gelu_tanh",
-        mlp_norm: bool = False,
-        layer_norm_epsilon: float = NORM_EPSILON,
-        norm_kind: str = "layer",
-        mlp_bias: bool = True,
-        **kwargs: Any,
+        self, hidden_size: int, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
-        hidden_size, mlp_dim = check_positive_int("hidden_size", hidden_size), check_positive_int("mlp_dim", mlp_dim)
+        super().__init__(hidden_size, mlp_dim, dropout_rate, **kwargs)
         check_choice("activation", activation, ACTIVATIONS)
-        self.keep(locals())
-        self.parts = mlp_parts(hidden_size, mlp_dim, False, mlp_norm, mlp_bias)
+        self.activation = activation
+
+    def _make_dense(self) -> None:
         small = keras.initializers.RandomNormal(stddev=1e-6)  # official code
         self.dense_1, self.dense_2 = (
             dense_of(part, self.dtype_policy, bias_initializer=small.clone()) for part in self.parts
         )
-        self._make_rest()
 
     def forward(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         x = kernels.dense(self.dense_1, tokens, self.activation)  # (B, T, M)
@@ -116,10 +129,7 @@ class GatedMlpBlock(TokenMlp):
         hidden_size: D, size of a token.
         mlp_dim: M, size of each of the two factors.
         dropout_rate: after the product and after the last layer, in [0, 1).
-        mlp_norm: whether a LayerNorm stands before the last layer (arXiv:2303.11331, section 2.1).
-        layer_norm_epsilon: added to its variance.
-        norm_kind: `"layer"` or `"rms"`, what that norm is.
-        mlp_bias: whether the three layers have a bias.
+        **kwargs: `mlp_norm`, `layer_norm_epsilon`, `norm_kind` and `mlp_bias`, as `TokenMlp` says.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -135,23 +145,10 @@ class GatedMlpBlock(TokenMlp):
         (2, 7, 12)
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        mlp_dim: int,
-        dropout_rate: float = 0.0,
-        mlp_norm: bool = False,
-        layer_norm_epsilon: float = NORM_EPSILON,
-        norm_kind: str = "layer",
-        mlp_bias: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        hidden_size, mlp_dim = check_positive_int("hidden_size", hidden_size), check_positive_int("mlp_dim", mlp_dim)
-        self.keep(locals())
-        self.parts = mlp_parts(hidden_size, mlp_dim, True, mlp_norm, mlp_bias)
+    gated_mlp = True
+
+    def _make_dense(self) -> None:
         self.gate, self.up, self.down = (dense_of(part, self.dtype_policy) for part in self.parts)
-        self._make_rest()
 
     def forward(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         x = ops.silu(kernels.dense(self.gate, tokens)) * kernels.dense(self.up, tokens)  # (B, T, M)

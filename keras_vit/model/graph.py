@@ -84,18 +84,6 @@ def build_graph(
     )
 
 
-def _positions(config: ViTConfig, grid: Pair, resize_method: str, name: str) -> layers.AddPositionEmbs:
-    """A layer that adds positions to the tokens that have some."""
-    return layers.AddPositionEmbs(
-        grid,
-        config.patch_size,
-        num_prefix_tokens=len(config.positioned_tokens),
-        kind=config.position_embedding,
-        resize_method=resize_method,
-        name=name,
-    )
-
-
 def _stem(x: Tensor, config: ViTConfig) -> Tensor:
     if config.pixel_statistics is not None:
         x = layers.PixelNormalization(config.pixel_statistics, name="pixel_normalization")(x)
@@ -111,6 +99,18 @@ def _stem(x: Tensor, config: ViTConfig) -> Tensor:
                 name=f"resnet_stage_{stage}_unit_{unit}",
             )(x)
     return x
+
+
+def _positions(config: ViTConfig, grid: Pair, resize_method: str, name: str) -> layers.AddPositionEmbs:
+    """A layer that adds positions to the tokens that have some."""
+    return layers.AddPositionEmbs(
+        grid,
+        config.patch_size,
+        num_prefix_tokens=len(config.positioned_tokens),
+        kind=config.position_embedding,
+        resize_method=resize_method,
+        name=name,
+    )
 
 
 def _registers(tokens: Tensor, config: ViTConfig) -> Tensor:
@@ -161,10 +161,8 @@ def _encoder(
             name = f"relative_bias_{index:02}" if config.relative_bias == "blocks" else "relative_bias_shared"
             optional["bias"] = add_bias(name=name)(feature_map, **patches)
         given = {name: optional[name] for name in block.optional_inputs if name in optional}
-        if index == config.num_layers - 1 and config.num_pooled_tokens is not None:
-            given["num_queries"] = (
-                config.num_pooled_tokens
-            )  # eq. 4 reads no others, so the last block computes no others
+        if index == config.num_layers - 1 and config.num_pooled_tokens is not None:  # eq. 4 reads no others
+            given["num_queries"] = config.num_pooled_tokens
         outputs = block(tokens, **given)
         tokens, *more = outputs if block.extra_outputs else (outputs,)
         optional |= zip(block.extra_outputs, more, strict=True)
