@@ -126,7 +126,7 @@ def _lines(file: Path) -> list[str]:
     except OSError as error:
         fault = error.strerror
     raise ArgumentError(
-        f"`labels` must be a text file in UTF-8 with a name on each line.\nReceived: {file}, {fault}.",
+        f"`labels` must be a text file in UTF-8 with a name on each line.\nReceived: {str(file)!r}: {fault}.",
         parameters=("labels",),
     )
 

@@ -6,6 +6,8 @@ Pixels are scaled inside. Features are the input of the head.
 from typing import Any
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_vit import kernels
 from keras_vit.annotations import Tensor
@@ -53,17 +55,29 @@ def pixel_module(spec: ExportSpec) -> Any:
 
 
 def _network(spec: ExportSpec) -> Any:
-    """The model by its outputs; in int8 its units are kept apart from its head.
-
-    LiteRT's converter joins a product with the dense layer before it. All columns would then share one scale of int8,
-    and one of 1e5 would leave nothing of one of 3. A layer that two others read is not joined.
-    """
+    """The model by its outputs."""
     network, units = inference_model(spec.model), layer_named(spec.model, UNITS)
-    if units is None or spec.precision != "int8":
+    if units is None or spec.precision not in ("int8", "float16"):
         return network
-    head = units.input
-    numbers = units(keras.ops.relu(head) - keras.ops.relu(-head))  # the head's own numbers
-    return keras.Model(network.input, network.output | {"numbers": numbers})
+    return keras.Model(network.input, network.output | {"numbers": _in_units(units)})
+
+
+def _in_units(units: Any) -> Tensor:
+    """What the layer of units puts out, by constants that float16 can hold, and apart from the head.
+
+    Converters join a product with the dense layer before it. In int8 all columns would then share one scale: one of
+    1e5 would leave nothing of one of 3. A layer that two others read is not joined. In float16 constants end at 65,504
+    and have 11 bits: a year of 1990 would be off by one. So the offset is a difference of two, times a power of 2.
+    """
+    scale, offset = np.array(units.scale, "float64"), np.array(units.offset, "float64")
+    exponent = np.ceil(np.log2(np.maximum(np.abs(scale), np.abs(offset)))) - 13
+    power = 2.0 ** np.clip(exponent, -14, 15)
+    rounded = (offset / power).astype("float16").astype("float64")
+    head = ops.relu(units.input) - ops.relu(-units.input)  # the head's own numbers
+    numbers = head * (scale / power).astype("float32")
+    above = ops.relu(numbers) + rounded.astype("float32")
+    below = ops.relu(-numbers) + (rounded - offset / power).astype("float32")
+    return (above - below) * power.astype("float32")
 
 
 def pixel_function(spec: ExportSpec) -> Any:

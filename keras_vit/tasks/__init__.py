@@ -49,8 +49,8 @@ def find_task(what: Any = None) -> Task:
     if unknown := sorted(set(stored) - known):
         having = " or ".join(task for task in TASKS if unknown[0] in {each.name for each in _kind(task).options()})
         raise ArgumentError(
-            f"the task {name} must have options of its own.\nReceived: `{unknown[0]}`"
-            + (f", which is of `--task {having}`." if having else f".{did_you_mean(unknown[0], known)}"),
+            f"the task {name} has no option `{unknown[0]}`.\nReceived: `{unknown[0]}`"
+            + (f", which is an option of the task {having}." if having else f".{did_you_mean(unknown[0], known)}"),
             parameters=("task", unknown[0]),
         )
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()})

@@ -330,11 +330,11 @@ def test_file_in_the_place_of_a_folder_is_kept(model, fake_folder, tmp_path):
 # Failures on the way leave nothing
 
 
-def test_file_that_is_not_the_model_is_deleted_and_told_in_a_table(model, fake, tmp_path):
+def test_file_that_is_not_the_model_is_deleted_and_told_in_a_sentence(model, fake, tmp_path):
     fake.spoil = lambda answers, pixels: {**answers, "features": answers["features"] + 0.5}
     with pytest.raises(keras_vit.ExportError) as caught:
         export(model, tmp_path / "new" / "x.fake")
-    assert "| features | 0.5 | " in str(caught.value)
+    assert "features differ by up to 0.5, in the mean by 0.5; " in str(caught.value)
     assert everything_below(tmp_path) == []
 
 

@@ -126,7 +126,7 @@ def test_keywords_change_the_fields_of_a_record():
     named = changed(None, {"task": "regression", "loss": "mae", "columns": "a,b"}).task
     assert named == find_task({"name": "regression", "loss": "mae", "columns": ("a", "b")})
     assert changed(FinetuneOptions(task=named), {"loss": "mse", "seed": 1}).task.columns == ("a", "b")
-    with pytest.raises(ValueError, match=r"classification(?s:.*)`positive_weight`, which is of `--task multi-label`"):
+    with pytest.raises(ValueError, match=r"classification(?s:.*)which is an option of the task multi-label"):
         changed(None, {"positive_weight": 2.0})
     with pytest.raises(TypeError, match=r"threshold=0.5.*The task has it"):
         FinetuneOptions(threshold=0.5)

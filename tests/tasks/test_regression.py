@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from conftest import make_tiny
 from sklearn import metrics
 
+import keras_vit
+from keras_vit.model.outputs import with_units
 from keras_vit.runs.run_card import _results
 from keras_vit.tasks import find_task
 from keras_vit.tasks.regression import Regression, measure_numbers
@@ -50,6 +53,20 @@ def test_column_that_is_named_twice_is_refused(task):
     with pytest.raises(ValueError, match=r"each column once.\nReceived: 'red' 2 times"):
         find_task({"name": task, "columns": "red, red,blue"})
     assert find_task({"name": task, "columns": "red, blue"}).columns == ("red", "blue")
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_file_of_few_bits_has_numbers_of_any_unit(tmp_path, precision):
+    """Before, int8 had one scale for all columns, and constants above 65,504 or of 12 bits were lost in float16."""
+    scales, offsets = np.array([3.0, 2e5, 5.0, 1e-7, 3e8]), np.array([9.0, 3e6, 1990.0, 1e-6, -1e9])
+    rng = np.random.default_rng(0)
+    model = make_tiny(num_layers=1, classes=5)
+    model.get_layer("head").kernel.assign(rng.normal(0, 0.5, model.get_layer("head").kernel.shape))
+    model = with_units(model, scales, offsets)
+    photos = [*rng.integers(0, 256, (40, *model.input_shape[1:]), "uint8")]
+    report = keras_vit.export(model, tmp_path / "model.tflite", precision=precision, images=photos)
+    (drift,) = (drift for drift in report.drift if drift.output == "numbers")
+    assert drift.mean_difference < {"float16": 5e-3, "int8": 0.1}[precision]  # of a deviation, in the worst column
 
 
 def test_unknown_loss_is_refused():
