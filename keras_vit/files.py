@@ -31,10 +31,15 @@ def cache_dir() -> Path:
     """Absolute path of the folder that keeps downloaded files, and what is made of others; it need not exist yet.
 
     Raises:
-        ValueError: if `KERAS_VIT_CACHE` begins with the home of an unknown user.
+        ValueError: if `KERAS_VIT_CACHE` begins with the home of an unknown user, or is not set and there is no home.
     """
     value = os.environ.get("KERAS_VIT_CACHE")
-    return expand_dir("KERAS_VIT_CACHE", value) if value else Path(platformdirs.user_cache_dir("keras_vit"))
+    try:
+        return expand_dir("KERAS_VIT_CACHE", value) if value else Path(platformdirs.user_cache_dir("keras_vit"))
+    except RuntimeError as error:  # of a container's user without a home
+        raise ValueError(
+            f"the cache must have a folder.\nReceived: {error}. Set KERAS_VIT_CACHE to a folder of yours."
+        ) from None
 
 
 def expand_dir(name: str, value: str) -> Path:

@@ -1,5 +1,6 @@
 """Warnings of labels that are most likely mistakes, found by comparing all examples."""
 
+import re
 import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +10,8 @@ import numpy as np
 from keras_vit.images.validation import ValidImage
 from keras_vit.pages.formatting import printable
 
+_MISSING = {"nan", "null", "none", "na", "n/a", "<na>", "nat"}  # as pandas and SQL write one
+_SEVERAL = re.compile(r"\S[,;|]\S")  # "tench, Tinca tinca" is one name
 _HIDDEN = "-1"  # the label that stands for an unknown one in many sets
 
 
@@ -32,6 +35,28 @@ def warn_similar_class_names(names: Iterable[str]) -> None:
         warnings.warn(
             f"{len(groups)} group(s) of classes differ only in case, spaces or Unicode form, as "
             f"{quote_names(groups[0])}. Give them one name if they are one class.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def warn_doubtful_class_names(names: Iterable[str]) -> None:
+    """Warns of labels that are written as a missing one is, as "nan", or as several are, as "a,b"."""
+    known = set(names)
+    missing = sorted(name for name in known if name.strip().lower() in _MISSING)
+    parts = {name: re.split(r"\s*[,;|]\s*", name) for name in known}
+    several = sorted(name for name in known if _SEVERAL.search(name) or (parts[name][1:] and {*parts[name]} <= known))
+    if missing:
+        warnings.warn(
+            f"{quote_names(missing)} counts as the name of a class. If it stands for a missing label, leave these rows "
+            "out.",
+            UserWarning,
+            stacklevel=2,
+        )
+    if several:
+        warnings.warn(
+            f"{quote_names(several)} counts as the name of one class. If it stands for several labels of a photo, give "
+            "each a column of its own and train with --task multi-label.",
             UserWarning,
             stacklevel=2,
         )

@@ -20,6 +20,7 @@ from keras_vit.data.source import Data, Source
 from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.files import FileKindError, expand_path, open_regular
+from keras_vit.images.photo_files import near_names
 from keras_vit.pages.formatting import printable
 
 DIGITS = "digits"  # the data set of scikit-learn
@@ -119,9 +120,11 @@ def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: T
         )
     if os.path.exists(path) or not _may_be_a_name(what):
         found = "a file of another kind" if os.path.exists(path) else "and there is no such file or folder"
+        near = "" if os.path.exists(path) else near_names(path)
+        hint = near or did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])
         raise ValueError(
             "data must be a folder of class folders, a .csv file, shards, or the name of a data set.\n"
-            f"Received: {os.fspath(what)!r}, {found}.{did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])} "
+            f"Received: {os.fspath(what)!r}, {found}.{hint} "
             "Put the photos of each class into a folder of its own, and pass the folder above these."
         )
     return tensorflow_datasets.load_any(os.fspath(what), download)

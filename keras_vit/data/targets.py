@@ -10,7 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.data.label_checks import check_trained_classes, warn_conflicting_labels, warn_similar_class_names
+from keras_vit.data.label_checks import (
+    check_trained_classes,
+    warn_conflicting_labels,
+    warn_doubtful_class_names,
+    warn_similar_class_names,
+)
 from keras_vit.images.validation import ValidImage
 
 _MOST_DIGITS = 18  # of a class that is a number
@@ -97,6 +102,7 @@ class ClassLabels(Targets):
                 "a table must have rows of at least two classes.\n"
                 f"Received: {str(path)!r} with {len(rows)} row(s) and {len(names)} class(es) {names}."
             )
+        warn_doubtful_class_names(names)
         numbers = {name: number for number, name in enumerate(names)}
         return names, np.array([numbers[row["label"]] for row in rows], "int64")
 

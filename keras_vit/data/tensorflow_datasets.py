@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from keras_vit.checks import install_hint
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES
+from keras_vit.images.photo_files import near_names
 from keras_vit.images.pillow_formats import to_png_in_graph
 
 _BLOCK = 256 * 2**20  # bytes of encoded images that are shuffled together
@@ -195,7 +197,7 @@ def load_any(name: str, download: bool) -> Source:
         ValueError: for an unknown name, a set that has not been prepared, or one that does not classify images.
         ImportError: without tensorflow-datasets.
     """
-    tfds = _library(f"there is no file or folder {name!r}, and a data set by name")
+    tfds = _library(f"there is no file or folder {name!r}.{near_names(Path(name))} A data set by name")
     if name.startswith("vtab/"):
         from keras_vit.config.datasets import find_dataset
 
@@ -263,7 +265,7 @@ def _builder(tfds: Any, name: str) -> Any:
         known = ["digits", *OFFICIAL_DATASETS, *VTAB_TASKS, *tfds.list_builders(with_community_datasets=False)]
         raise ValueError(
             "data must be a folder, a .csv file, or the name of a data set of tensorflow-datasets.\n"
-            f"Received: {name!r}, which is none of them.{did_you_mean(name, known)}"
+            f"Received: {name!r}, which is none of them.{near_names(Path(name)) or did_you_mean(name, known)}"
         ) from None
 
 

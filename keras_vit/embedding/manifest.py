@@ -7,14 +7,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-from keras_vit.checks import ArgumentError
-from keras_vit.files import atomic_write, json_object
+from keras_vit.checks import ArgumentError, check_int
+from keras_vit.files import atomic_write, json_object, open_regular
 from keras_vit.pages.formatting import printable
 from keras_vit.version import __version__
 
 MANIFEST = "manifest.json"
 _KIND = "an embedding of photos, 1"
 _MOST_BYTES = 1 << 22
+_FORMS = ("parquet", "npz")
+_NUMBERS = ("photos", "part", "width", "threads", "batch_size")
+_MOST = 10**11  # photos whose list a job reads: 16 GiB of lines
 _OPTIONS = {"outputs": "--outputs", "engine": "--engine", "precision": "--precision", "threads": "--threads"}
 _OPTIONS |= {"batch_size": "--batch-size", "part": "--part", "form": "--format"}
 
@@ -131,7 +134,13 @@ def read_manifest(folder: Path) -> Manifest:
         facts = json_object(path, _MOST_BYTES)
         if facts.pop("keras_vit_embedding", None) != _KIND:
             raise ValueError("the file must be one of `keras-vit embed`.\nReceived: something else")
-        return Manifest(**facts)
+        found = Manifest(**facts)
+        for name in _NUMBERS:
+            if not 0 < check_int(name, getattr(found, name), 1) <= _MOST:
+                raise ValueError(f"`{name}` must be at most {_MOST:,}.\nReceived: {getattr(found, name)}")
+        if found.form not in _FORMS:
+            raise ValueError(f"`form` must be {' or '.join(_FORMS)}.\nReceived: {found.form!r}")
+        return found
     except (ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise ArgumentError(
@@ -145,6 +154,6 @@ def files_sha256(paths: list[Path]) -> str:
     """One digest of the bytes of files, in their order."""
     found = hashlib.sha256()
     for path in paths:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             found.update(hashlib.file_digest(file, "sha256").digest())
     return found.hexdigest()

@@ -4,6 +4,7 @@ A part has the columns `photo`, `status`, and the vectors under the name of the 
 holds the same three arrays for NumPy.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -17,12 +18,13 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
 from keras_vit.embedding.manifest import Manifest, read_manifest
-from keras_vit.files import atomic_write, expand_path
+from keras_vit.files import atomic_write, expand_path, open_regular
 from keras_vit.pages.formatting import printable
 
 FORMS = ("parquet", "npz")
 _MARK = "keras_vit_part"  # key of a file's job and number
 _MISSING = "which is missing"
+_COMPRESSED = "which is compressed, and the job writes no such parts"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of all members of a ZIP archive, so that its bytes are the same
 
 
@@ -104,11 +106,11 @@ def part_error(folder: Path, manifest: Manifest, number: int) -> PartError | Non
         if manifest.form == "parquet":
             import pyarrow.parquet
 
-            with pyarrow.parquet.ParquetFile(path) as file:
+            with open_regular(path) as opened, pyarrow.parquet.ParquetFile(opened) as file:
                 about, rows = file.schema_arrow.metadata or {}, file.metadata.num_rows
                 _check(json.loads(about.get(_MARK.encode(), b"{}")), manifest, number, rows)
         else:
-            with zipfile.ZipFile(path) as file:
+            with _open_npz(path) as file:
                 _check(json.loads(file.comment or b"{}"), manifest, number, len(manifest.rows(number)))
     except Exception as error:  # pyarrow and zipfile have many
         return PartError(path, manifest.rows(number), _reason(error))
@@ -119,7 +121,7 @@ def read_statuses(folder: Path, manifest: Manifest, number: int) -> tuple[np.nda
     """The columns `photo` and `status` of a part that is known to be whole, without its vectors."""
     path = folder / manifest.name(number)
     if manifest.form == "npz":
-        with zipfile.ZipFile(path) as archive:
+        with _open_npz(path) as archive:
             photos, status = (np.load(io.BytesIO(archive.read(f"{name}.npy"))) for name in ("photo", "status"))
         return photos, status
     table = _table(path, ["photo", "status"])
@@ -186,7 +188,11 @@ def _table(path: Path, columns: list[str] | None = None) -> Any:
     import pyarrow.parquet
 
     checked = {"page_checksum_verification": columns is None}
-    with open(path, "rb") as opened, pyarrow.parquet.ParquetFile(opened, pre_buffer=False, **checked) as file:
+    with open_regular(path) as opened, pyarrow.parquet.ParquetFile(opened, pre_buffer=False, **checked) as file:
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        chunks = (group.column(number) for group in groups for number in range(group.num_columns))
+        if any(chunk.compression != "UNCOMPRESSED" for chunk in chunks):  # a small file might inflate to gigabytes
+            raise ValueError(_COMPRESSED)
         return file.read(columns=columns, use_threads=False)
 
 
@@ -201,11 +207,20 @@ def _write_npz(place: str, part: Part, outputs: str, about: str) -> None:
 
 
 def _read_npz(path: Path, outputs: str) -> tuple[Part, dict[str, Any]]:
-    with zipfile.ZipFile(path) as archive:
+    with _open_npz(path) as archive:
         about = json.loads(archive.comment or b"{}")
         names = ("photo", "status", outputs)
         photos, status, rows = (np.load(io.BytesIO(archive.read(f"{name}.npy"))) for name in names)
     return Part(photos, status, rows), about
+
+
+@contextlib.contextmanager
+def _open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
+    with open_regular(path) as opened, zipfile.ZipFile(opened) as archive:
+        for member in archive.infolist():  # before it inflates to gigabytes
+            if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
+                raise ValueError(_COMPRESSED)
+        yield archive
 
 
 def _in_utf8(name: str) -> str:

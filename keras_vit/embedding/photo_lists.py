@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, TypeAlias
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.files import atomic_write, expand_path, open_regular
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation
-from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, is_photo, photos_below
+from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, entries_in, is_photo, photos_below
 from keras_vit.pages.formatting import printable
 
 LIST = "photos.jsonl"
 _HEAD = '{"keras_vit": "the photos of an embedding, a row each"}\n'
-_OF_SHARDS = re.compile(r"\.(tar|tgz|tfrec|parquet|array_?record)|^(train|val|validation|test)$", re.IGNORECASE)
+_OF_SHARDS = re.compile(r"\.(tar|tgz|tfrec|parquet|array_?record)|^(train|val|validation|test|data)$", re.IGNORECASE)
 _MOST_BYTES = 1 << 34  # of a list or a table
 _SAMPLED = 1000  # photos of a list, evenly chosen, which takes a second on a network disk
 _MOST_NAMED = 10
@@ -207,7 +207,7 @@ def _table_paths(path: Path) -> list[Entry]:
 
 def _shard_photos(path: Path) -> PhotoList | None:
     """The photos of shards; `None` where there are none."""
-    names = [entry.name for entry in os.scandir(path)] if path.is_dir() else [path.name]
+    names = [entry.name for entry in entries_in(str(path), PassedOver())] if path.is_dir() else [path.name]
     if not any(_OF_SHARDS.search(name) for name in names):
         return None  # without the room of data, which imports Keras
     from keras_vit.data.shards.finding import common_folder, find_shards

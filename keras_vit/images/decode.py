@@ -6,16 +6,34 @@ is decoded with the accurate integer transform, which gives the same numbers as 
 """
 
 import functools
+import os
 
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.images.headers import JPEG_START, is_jpeg, is_png, stored_size, without_texts
 
-MAX_PIXELS = 64 * 2**20  # of one picture, which takes 192 MB when decoded
+MAX_PIXELS = 64 * 2**20  # of one picture by default, which takes 192 MB when decoded
+PIXELS_VARIABLE = "KERAS_VIT_MAX_PIXELS"  # of the environment, which worker processes inherit; it sets the limit
+_MOST_PIXELS = 2**29 // 3  # that TensorFlow decodes, and Pillow opens
 MAX_BYTES = 2**30  # of one file; a PNG of `MAX_PIXELS` with 4 channels of 16 bits takes 0.5 GB without compression
 RATIOS = (8, 4, 2, 1)  # of the sides of a JPEG as stored to those that libjpeg decodes it to
 _EXACT = "INTEGER_ACCURATE"
 # Steps of each EXIF orientation, in order: t transposes, y mirrors top to bottom, x mirrors left to right.
 _TURNS = {1: "", 2: "x", 3: "yx", 4: "y", 5: "t", 6: "tx", 7: "tyx", 8: "ty"}
+
+
+def max_pixels() -> int:
+    """The most pixels of a photo that is read, 67,108,864 or what `KERAS_VIT_MAX_PIXELS` says.
+
+    Raises:
+        ValueError: if that is no number from 1 to 178,956,970.
+    """
+    value = os.environ.get(PIXELS_VARIABLE) or str(MAX_PIXELS)
+    if not (value.isascii() and value.isdecimal() and len(value) < 18 and 0 < int(value) <= _MOST_PIXELS):
+        raise ValueError(
+            f"{PIXELS_VARIABLE} must be a number of pixels from 1 to {_MOST_PIXELS:,}, the most that is decoded.\n"
+            f"Received: {PIXELS_VARIABLE}={value}."
+        )
+    return int(value)
 
 
 def decode_image(data: Tensor, orientation: Tensor | None = None, channels: int = 3, ratio: int = 1) -> Tensor:
@@ -31,7 +49,7 @@ def decode_image(data: Tensor, orientation: Tensor | None = None, channels: int 
         uint8 `(H, W, channels)`; both sides of a JPEG are divided by `ratio`, and rounded up.
 
     Raises:
-        tf.errors.InvalidArgumentError: for other formats, damaged files, and more than `MAX_PIXELS` pixels.
+        tf.errors.InvalidArgumentError: for other formats, damaged files, and more than `max_pixels()` pixels.
     """
     return _finish(stored_pixels(_check_header(data), ratio), orientation, channels)
 
@@ -128,8 +146,9 @@ def _check_header(data: Tensor) -> Tensor:
     with tf.control_dependencies([known] if known is not None else []):
         size = tf.cast(stored_size(tf.identity(data)), "int64")
     count = size[0] * size[1]
-    right = (size[0] > 0) & (size[1] > 0) & (count <= MAX_PIXELS)
-    fits = tf.debugging.Assert(right, [f"a picture must have 1 to {MAX_PIXELS} pixels; a file declares (H, W)", size])
+    most = max_pixels()
+    right = (size[0] > 0) & (size[1] > 0) & (count <= most)
+    fits = tf.debugging.Assert(right, [f"a picture must have 1 to {most} pixels; a file declares (H, W)", size])
     with tf.control_dependencies([fits] if fits is not None else []):
         return tf.identity(data)
 

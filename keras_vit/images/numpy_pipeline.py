@@ -6,7 +6,6 @@ not change its pixels, since it would warn of them or refuse the file. Of 6,000 
 """
 
 import functools
-import io
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -14,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checks import check_installed
-from keras_vit.images.decode import MAX_PIXELS
 from keras_vit.images.headers import JPEG_START, MAX_STEPS, PNG_START, exif_orientation, jpeg_segments, respects_limits
-from keras_vit.images.pillow_formats import PillowError, decode_by_pillow, pillow_format
+from keras_vit.images.pillow_formats import PillowError, decode_by_pillow, open_with_pillow, pillow_format, size_error
 from keras_vit.images.preprocessing import Preprocessing, fit_channels, scaled
 from keras_vit.images.resizing import covering_size, resize_matrix, whole_levels
-from keras_vit.images.validation import damage_error, header_error, parts_error, size_error
+from keras_vit.images.validation import damage_error, header_error, parts_error
 
 _KEPT_PARTS = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
@@ -76,17 +74,15 @@ def _decode_png(data: bytes) -> np.ndarray:
 
 
 def _check(data: bytes, pixels: int, few: bool) -> None:
-    if not 0 < pixels <= MAX_PIXELS:
-        raise PillowError(size_error(pixels))
+    if reason := size_error(pixels):
+        raise PillowError(reason)
     if not few:
         raise PillowError(parts_error(data))
 
 
 def _decode_with_pillow(data: bytes, stripped: bytes, kind: str) -> np.ndarray:
-    from PIL import Image
-
     try:
-        with Image.open(io.BytesIO(stripped), formats=(kind,)) as image:
+        with open_with_pillow(stripped, kind) as image:
             return _as_rgb(image)
     except MemoryError:
         raise

@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from keras_vit.checks import did_you_mean
 from keras_vit.files import FileKindError, open_regular
 from keras_vit.pages.formatting import plural, printable
 
@@ -73,6 +74,12 @@ def is_system(name: str) -> bool:
     return name.lower() in _SYSTEM or _SYSTEM_PATTERN.match(name.lower()) is not None
 
 
+def near_names(path: Path) -> str:
+    """`' Did you mean ...?'` for what lies where a path should be, and is called nearly so; or `''`."""
+    entries = entries_in(str(path.parent), PassedOver())
+    return did_you_mean(path.name, [entry.name for entry in entries if not entry.name.startswith(".")])
+
+
 def folders_in(folder: Path, passed: PassedOver | None = None) -> list[Path]:
     """The folders in a folder, sorted, without hidden ones and those of systems.
 
@@ -83,7 +90,7 @@ def folders_in(folder: Path, passed: PassedOver | None = None) -> list[Path]:
     Raises:
         ValueError: if it cannot be listed, and `passed` is not given.
     """
-    entries = _entries(str(folder), found := passed or PassedOver())
+    entries = entries_in(str(folder), found := passed or PassedOver())
     if passed is None:
         found.check()
     return sorted(Path(entry.path) for entry in entries if _is_folder(entry) and not is_system(entry.name))
@@ -91,7 +98,7 @@ def folders_in(folder: Path, passed: PassedOver | None = None) -> list[Path]:
 
 def dead_links_in(folder: Path) -> list[str]:
     """Paths of the links in a folder that lead to nothing, as to a disk that is not mounted."""
-    entries = _entries(str(folder), PassedOver())
+    entries = entries_in(str(folder), PassedOver())
     return sorted(entry.path for entry in entries if not is_system(entry.name) and _is_dead_link(entry))
 
 
@@ -158,7 +165,7 @@ def _walk(top: str, passed: PassedOver, others: bool = False) -> Iterator[tuple[
                 continue
             known[real] = place
             files = []
-            for entry in _entries(place, passed):
+            for entry in entries_in(place, passed):
                 if not _is_folder(entry):
                     files.append(entry)
                 elif is_system(entry.name) and not others:
@@ -176,7 +183,8 @@ def is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def _entries(folder: str, passed: PassedOver) -> list[os.DirEntry]:
+def entries_in(folder: str, passed: PassedOver) -> list[os.DirEntry]:
+    """What is in a folder; one that cannot be listed goes into `passed`."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -202,12 +210,12 @@ def _is_link(entry: os.DirEntry) -> bool:
 
 def count_photos(folder: Path) -> int:
     """How many photos lie in a folder itself."""
-    return sum(not _is_folder(entry) and _is_photo_file(entry) for entry in _entries(str(folder), PassedOver()))
+    return sum(not _is_folder(entry) and _is_photo_file(entry) for entry in entries_in(str(folder), PassedOver()))
 
 
 def has_photos(folder: Path) -> bool:
     """Whether photos lie in a folder itself."""
-    return any(not _is_folder(entry) and _is_photo_file(entry) for entry in _entries(str(folder), PassedOver()))
+    return any(not _is_folder(entry) and _is_photo_file(entry) for entry in entries_in(str(folder), PassedOver()))
 
 
 def others_below(folder: Path, counted: Collection[str]) -> collections.Counter[str]:

@@ -4,8 +4,10 @@ So training, prediction and the comparison of exports share all later steps. Of 
 and alpha is dropped. HEIC needs the plugin `pillow-heif`, which turns its pictures upright by itself.
 """
 
+import contextlib
 import io
 import struct
+import warnings
 import zlib
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import install_hint
-from keras_vit.images.decode import MAX_PIXELS
+from keras_vit.images.decode import MAX_PIXELS, PIXELS_VARIABLE, max_pixels
 from keras_vit.images.headers import JPEG_START, PNG_START
 
 READABLE_KINDS = "JPEG, PNG, WebP, BMP or HEIC"
@@ -70,10 +72,11 @@ def decode_by_pillow(data: bytes, kind: str) -> np.ndarray:
         kind: the result of `pillow_format`.
 
     Raises:
-        PillowError: for a damaged file, or one with more than 64 Mpx.
+        PillowError: for a damaged file, or one with more than `max_pixels()`.
         ImportError: without the package that it needs.
     """
     check_package(kind)
+    max_pixels()  # a wrong value of which is no fault of the photo
     try:
         size = _stored_size(data, kind)
         if size is not None:  # Pillow warns of large pictures, and of the size before it decodes
@@ -136,15 +139,29 @@ def _open(data: bytes, kind: str) -> Any:
         file = pillow_heif.open_heif(io.BytesIO(data), convert_hdr_to_8bit=True)
         _check_size(*file.size)
         return file.to_pillow()
+    return open_with_pillow(data, kind)
+
+
+def open_with_pillow(data: bytes, kind: str) -> Any:
+    """Pillow's image of a file whose number of pixels was checked, so that Pillow's own lower limit is of no use."""
     from PIL import Image
 
-    return Image.open(io.BytesIO(data), formats=(kind.upper(),))
+    with warnings.catch_warnings() if max_pixels() > MAX_PIXELS else contextlib.nullcontext():
+        if max_pixels() > MAX_PIXELS:
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(io.BytesIO(data), formats=(kind.upper(),))
 
 
 def _check_size(width: int, height: int) -> None:
-    pixels = width * height
-    if not 0 < pixels <= MAX_PIXELS:
-        raise PillowError(f"{pixels / 2**20:.0f} Mpx, more than {MAX_PIXELS / 2**20:.0f}" if pixels else "no pixels")
+    if reason := size_error(width * height):
+        raise PillowError(reason)
+
+
+def size_error(pixels: int) -> str | None:
+    """The reason for a picture of too many pixels, or of none; else `None`."""
+    if pixels > (most := max_pixels()):
+        return f"{pixels:,} pixels, more than the {most:,} of {PIXELS_VARIABLE}"
+    return None if pixels > 0 else "no pixels"
 
 
 def _stored_size(data: bytes, kind: str) -> tuple[int, int] | None:

@@ -50,7 +50,8 @@ def read_image(path: str | os.PathLike, channels: int = 3, least_size: int | Pai
     Raises:
         TypeError: if `path` is not a path, or `least_size` no size.
         ValueError: for an empty path, another number of channels, or a side below 1.
-        ImageError: a `ValueError`, for a folder, another format, a damaged file, or more than 64 Mpx.
+        ImageError: a `ValueError`, for a folder, another format, a damaged file, or more than 67,108,864 pixels (the
+            variable `KERAS_VIT_MAX_PIXELS` of the environment sets another limit, up to 178,956,970).
         FileNotFoundError: if the file does not exist.
         RuntimeError: in a process that was forked from one in which photos were read.
         ImportError: for a WebP or BMP without Pillow, and for a HEIC without its plugin `pillow-heif`.

@@ -17,7 +17,7 @@ from typing import Any
 from keras_vit.checks import ArgumentError
 from keras_vit.files import FileKindError
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation, photo_bytes
-from keras_vit.images.decode import MAX_PIXELS
+from keras_vit.images.decode import PIXELS_VARIABLE, max_pixels
 from keras_vit.images.headers import (
     HEADER,
     JPEG_START,
@@ -38,11 +38,12 @@ from keras_vit.images.pillow_formats import (
     decode_by_pillow,
     missing_package,
     pillow_format,
+    size_error,
 )
 from keras_vit.pages.formatting import printable
 from keras_vit.silence import silent_descriptor, visible_stderr
 
-# Results by (place, size of the file in bytes, its time of change), so that no unchanged file is read twice.
+# Results by (place, size of the file in bytes, its time of change, limit of pixels): no unchanged file is read twice.
 _KNOWN: "dict[tuple, ValidImage | BadImage]" = {}
 _FORMATS = {b"GIF8": "GIF", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"%PDF": "PDF"}
 _JPEG_END = b"\xff\xd9"
@@ -143,17 +144,17 @@ def check_image(place: PhotoLocation) -> ValidImage | BadImage:
 
 def mark_validated(images: Iterable[ValidImage]) -> None:
     """`check_image` returns these until their files change: an earlier process has read them."""
-    states: dict[str, tuple[int, int]] = {}
+    states: dict[str, tuple[int, int, int]] = {}
     for image in images:
         file = image.path.file if isinstance(image.path, ByteRange) else image.path
         state = states.get(file) or states.setdefault(file, _state(image.path))
         _KNOWN.setdefault((image.path, *state), image)
 
 
-def _state(place: PhotoLocation) -> tuple[int, int]:
-    """Size in bytes and time of change of the file."""
+def _state(place: PhotoLocation) -> tuple[int, int, int]:
+    """Size in bytes and time of change of the file, and the limit of pixels."""
     status = os.stat(place.file if isinstance(place, ByteRange) else place)
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, max_pixels()
 
 
 def decode_error(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
@@ -171,8 +172,8 @@ def decode_error(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
         return reason
     try:
         pixels = _pixel_count(data)
-        if not 0 < pixels <= MAX_PIXELS:
-            return size_error(pixels)
+        if reason := size_error(pixels):
+            return reason
         if not respects_limits(data):
             return parts_error(data)
         decode(data)
@@ -188,11 +189,6 @@ def header_error(data: bytes) -> str | None:
     if not data.startswith((JPEG_START, PNG_START)):
         return _other_format(data)
     return None if _is_complete(data) else damage_error(data)  # libjpeg would print about a truncated one
-
-
-def size_error(pixels: int) -> str:
-    """The reason for a picture of too many pixels, or of none."""
-    return f"{pixels / 2**20:.0f} Mpx, more than {MAX_PIXELS / 2**20:.0f}" if pixels else "no pixels"
 
 
 def parts_error(data: bytes) -> str:
@@ -296,9 +292,11 @@ def _remedy(bad: Sequence[BadImage]) -> str:
     converted = {reason for reason in reasons if _OTHER in reason}
     steps = [f"Install {' and '.join(sorted(needed))} to read the photos that need it."] if needed else []
     steps += ["Save those of other formats as JPEG or PNG."] if converted else []
+    large = {reason for reason in reasons if PIXELS_VARIABLE in reason}
+    steps += [f"Set {PIXELS_VARIABLE} to a higher number, or save large photos smaller."] if large else []
     locked = {reason for reason in reasons if "cannot be " in reason}
     steps += ["Grant the right to read those that cannot be read or listed."] if locked else []
-    if any(_NEEDS not in reason for reason in reasons - converted - locked):
+    if any(_NEEDS not in reason for reason in reasons - converted - locked - large):
         steps.append("Bring those that are damaged, or no photos, again, or remove them.")
     return " ".join(steps)
 

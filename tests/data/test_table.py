@@ -169,3 +169,13 @@ def test_equal_bytes_under_two_labels_are_warned_of(photos):
     (photos / "copy.jpeg").write_bytes((photos / "ash" / "0.jpeg").read_bytes())
     with pytest.warns(UserWarning, match=r"1 photo\(s\) stand under more than one class.*'cedar'.*'ash'"):
         open_source(table(photos, "path,label", "copy.jpeg,cedar", *(row for row in rows_of(photos) if "/" in row)))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("nan", "missing label"), ("N/A", "missing"), ('"ash,elm"', "several labels")]
+)
+def test_class_name_that_is_most_likely_none_is_warned_of(photos, name, words):
+    rows = [row.replace("birch", name) if row.endswith("birch") else row for row in rows_of(photos)]
+    rows = [row if name not in row else row.replace(name, "birch", row.count(name) - 1) for row in rows]
+    with pytest.warns(UserWarning, match=words):
+        assert len(open_source(table(photos, "path,label", *rows)).class_names) == 3

@@ -82,7 +82,7 @@ def test_pixels_are_those_that_were_written(tmp_path):
 def test_every_truncation_and_damage_is_reported(kind):
     data, rng = encoded(PIXELS, kind), np.random.default_rng(0)
     for cut in range(20, len(data) - 1, max(len(data) // 60, 1)):
-        with pytest.raises(PillowError, match=r"damaged or truncated|Mpx|no pixels"):
+        with pytest.raises(PillowError, match=r"damaged or truncated|more than|no pixels"):
             to_png(data[:cut])
     for _ in range(100):
         changed = bytearray(data)
@@ -96,8 +96,8 @@ def test_huge_picture_is_refused_by_its_header():
     bmp, webp = bytearray(encoded(PIXELS, "BMP")), bytearray(encoded(PIXELS, "WEBP", lossless=True))
     bmp[18:26] = struct.pack("<ii", 20_000, -20_000)
     webp[21:25] = struct.pack("<I", (16_000 - 1) | (16_000 - 1) << 14)
-    for data, pixels in ((bmp, "381"), (webp, "244")):
-        with pytest.raises(PillowError, match=f"{pixels} Mpx, more than 64"):
+    for data, pixels in ((bmp, "400,000,000"), (webp, "256,000,000")):
+        with pytest.raises(PillowError, match=f"{pixels} pixels, more than the 67,108,864 of"):
             to_png(bytes(data))
 
 

@@ -43,7 +43,7 @@ def test_places_without_a_photo_are_reported_and_not_opened(tmp_path):
 @pytest.mark.parametrize("side", [int(MAX_PIXELS**0.5) + 1, 10_000, 20_000, 60_000])
 def test_huge_image_is_refused_by_its_header(tmp_path, side):  # B8
     (tmp_path / "huge.png").write_bytes(forged_png(side, side))
-    with pytest.raises(ValueError, match="Mpx, more than 64"):
+    with pytest.raises(ValueError, match=f"{side**2:,} pixels, more than the 67,108,864 of KERAS_VIT_MAX_PIXELS"):
         read_image(tmp_path / "huge.png")
 
 
@@ -126,8 +126,13 @@ def test_other_formats_are_refused_if_huge_or_cut_short(tmp_path, kind, monkeypa
     with pytest.raises(ValueError, match="damaged or truncated"):
         read_image(path)
     path.write_bytes(whole)
-    monkeypatch.setattr("keras_vit.images.pillow_formats.MAX_PIXELS", 100)
-    with pytest.raises(ValueError, match="0 Mpx, more than 0"):
+    monkeypatch.setenv("KERAS_VIT_MAX_PIXELS", "4319")  # of 60 x 72
+    with pytest.raises(ValueError, match=r"4,320 pixels, more than the 4,319"):
+        read_image(path)
+    monkeypatch.setenv("KERAS_VIT_MAX_PIXELS", "4320")
+    assert read_image(path).shape == (60, 72, 3)
+    monkeypatch.setenv("KERAS_VIT_MAX_PIXELS", "178956971")
+    with pytest.raises(ValueError, match="from 1 to 178,956,970"):
         read_image(path)
 
 

@@ -44,7 +44,7 @@ BAD = {
     "tiff.jpg": (encoded(PIXELS, "TIFF"), f"TIFF, not {READABLE_KINDS}"),
     "avif.jpg": (b"\0\0\0\x18ftypavif\0\0\0\0avifmiaf", f"AVIF, not {READABLE_KINDS}"),
     "cut.webp": (encoded(PIXELS, "WEBP")[:-90], "damaged or truncated WebP"),
-    "bomb.png": (forged_png(20000, 20000), "381 Mpx, more than 64"),
+    "bomb.png": (forged_png(20000, 20000), "400,000,000 pixels, more than the 67,108,864 of KERAS_VIT_MAX_PIXELS"),
     "nothing.png": (forged_png(0, 7), "no pixels"),
     "disguised.png": (disguised(forged_png(20000, 20000)), "damaged PNG"),
     "start.jpg": (JPEG[:3], "truncated JPEG"),

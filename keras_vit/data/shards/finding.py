@@ -9,7 +9,7 @@ from pathlib import Path
 from keras_vit.data.shards.rows import ShardError
 from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.files import expand_path
-from keras_vit.images.photo_files import folders_in, photos_below
+from keras_vit.images.photo_files import PassedOver, entries_in, folders_in, photos_below
 from keras_vit.pages.formatting import printable
 
 KINDS = {"tar": "tar", "tfrecord": "tfrecord", "tfrecords": "tfrecord", "tfrec": "tfrecord", "parquet": "parquet"}
@@ -30,7 +30,8 @@ def find_shards(what: str | os.PathLike) -> list[Path]:
 
     A pattern is `shards/train-*.tar`, or WebDataset's `shards/train-{000..009}.tar`, all of which must be there.
 
-    A folder is one of shards if they lie in it, or in folders of splits in it, and no photos lie in folders of it. A
+    A folder is one of shards if they lie in it, in folders of splits in it, or all in its folder `data`, as in a
+    download of a data set from the Hub, and no photos lie in folders of it. A
     Parquet file with the name of a tar has metadata, as img2dataset writes them, and does not count.
 
     Raises:
@@ -80,19 +81,22 @@ def _expand_braces(text: str) -> Iterator[Path]:
 
 
 def _shards_in_folder(path: Path) -> list[Path]:
-    splits = [folder for folder in folders_in(path) if folder.name.lower() in SPLIT_ALIASES]
-    found = sorted(
-        file
-        for folder in (path, *splits)
-        for file in folder.iterdir()
-        if (shard_kind(file) or _PACKED.search(file.name)) and not file.name.startswith(".") and file.is_file()
-    )
+    """All with the name of a shard, also folders, pipes and links to nothing, which `read_index` names."""
+    folders, passed = folders_in(path, PassedOver()), PassedOver()
+    splits = [folder for folder in folders if folder.name.lower() in SPLIT_ALIASES]
+    entries = [entry for folder in (path, *splits) for entry in entries_in(str(folder), passed)]
+    names = [Path(entry.path) for entry in entries if not entry.name.startswith(".")]
+    found = sorted(file for file in names if shard_kind(file) or _PACKED.search(file.name))
+    if (found or path / "data" in folders) and any(any(photos_below(folder)) for folder in folders):
+        return []
+    if not found and path / "data" in folders:  # as a download of a data set from the Hub has them
+        return _shards_in_folder(path / "data")
+    if found:
+        passed.check()
     photos = {file.with_suffix("") for file in found if shard_kind(file) != "parquet"}
-    found = [
+    return [
         file for file in found if shard_kind(file) != "parquet" or file.with_suffix("") not in photos
     ]  # img2dataset's
-    has_photos = found and any(True for folder in folders_in(path) for _ in photos_below(folder))
-    return [] if has_photos else found
 
 
 def common_folder(files: Sequence[Path]) -> Path:

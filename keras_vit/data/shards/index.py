@@ -6,13 +6,14 @@ changed and new shards are scanned again. Where the folder cannot be written, th
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import json
 import os
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,18 @@ def read_index(files: Sequence[Path]) -> list[IndexedShard]:
     found, are_new = [], False
     for file, name, stamp in zip(files, names, stamps, strict=True):
         rows = known.get(name, ("", None))[1] if known.get(name, ("",))[0] == stamp else None
-        copy = _copy(folder, name, stamp)
-        if rows is None or (rows.copied and not copy.is_file()):
-            if name in known:  # its copy is of no more use
-                _copy(folder, name, known[name][0]).unlink(missing_ok=True)
+        copy = functools.partial(_copy, folder, name, stamp)  # without a home folder there is no place for one
+        if rows is None or (rows.copied and not copy().is_file()):
+            if name in known and known[name][1].copied:  # its copy is of no more use
+                with contextlib.suppress(OSError, ValueError):
+                    _copy(folder, name, known[name][0]).unlink(missing_ok=True)
             rows, are_new = _scan(file, copy), True
             known[name] = (stamp, rows)
-        found.append(IndexedShard(file, copy if rows.copied else file, stamp, rows))
+        found.append(IndexedShard(file, copy() if rows.copied else file, stamp, rows))
     if are_new:
         _write(folder, known)
+    if empty := [shard.path for shard in found if not shard.rows.rows]:
+        _warn(f"{len(empty):,} shard(s) hold no photo, as {printable(empty[0])}. Bring them again, or remove them.")
     return found
 
 
@@ -103,7 +107,7 @@ def _names(files: Sequence[Path], folder: Path) -> list[str]:
     return [os.path.relpath(os.path.abspath(file), folder) for file in files]
 
 
-def _scan(file: Path, copy: Path) -> Rows:
+def _scan(file: Path, copy: Callable[[], Path]) -> Rows:
     path = str(file)
     try:
         if shard_kind(file) == "parquet":
@@ -124,6 +128,11 @@ def _stamp(file: Path) -> str:
             ends += opened.read(_ENDS)
     except FileKindError as error:
         raise ShardError("a shard must be a regular file", file, error.reason) from None
+    except OSError as error:
+        what = "a link to nothing" if file.is_symlink() and not file.exists() else f"{error.strerror or error}"
+        raise ShardError("every shard must be there and readable", file, what) from None
+    if not ends:
+        raise ShardError("a shard must hold photos", file, "which has 0 bytes", "Bring it again, or remove it.")
     return f"{status.st_size} {status.st_mtime_ns} {hashlib.blake2b(ends, digest_size=16).hexdigest()}"
 
 
@@ -132,27 +141,27 @@ def _copy(folder: Path, name: str, stamp: str) -> Path:
     return cache_dir() / "shards" / f"{digest[:32]}.photos"
 
 
-def _cached_path(folder: Path) -> Path:
-    """The place of the index in the cache, for a folder that cannot be written."""
-    return cache_dir() / "shards" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.npz"
+def _index_paths(folder: Path) -> Iterator[Path]:
+    """The places of the index: the folder, and the cache for one that cannot be written."""
+    yield folder / NAME
+    with contextlib.suppress(ValueError):  # without a home folder
+        yield cache_dir() / "shards" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.npz"
 
 
 def _known(folder: Path, names: Sequence[str], stamps: Sequence[str]) -> dict[str, tuple[str, Rows]]:
     """Stamp and rows by shard, of the index in the folder or of that in the cache, whichever knows more of them."""
     best: dict[str, tuple[str, Rows]] = {}
     fitting = -1
-    for path in (folder / NAME, _cached_path(folder)):
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                found = _read(path)
-            except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
-                if isinstance(error, FileNotFoundError):
-                    raise
-                _warn(f"the index {printable(path)} is damaged, so it is made anew.")
-                continue
-            fits = sum(found.get(name, ("",))[0] == stamp for name, stamp in zip(names, stamps, strict=True))
-            if fits > fitting:
-                best, fitting = found, fits
+    for path in filter(os.path.lexists, _index_paths(folder)):
+        try:
+            found = _read(path)
+        except Exception as error:  # of a stranger's file zipfile and NumPy raise many
+            how = "cannot be read" if isinstance(error, OSError) else "is damaged"
+            _warn(f"the index {printable(path)} {how}, so it is made anew.")
+            continue
+        fits = sum(found.get(name, ("",))[0] == stamp for name, stamp in zip(names, stamps, strict=True))
+        if fits > fitting:
+            best, fitting = found, fits
     changed = [name for name, stamp in zip(names, stamps, strict=True) if name in best and best[name][0] != stamp]
     if changed:
         _warn(
@@ -171,7 +180,7 @@ def _write(folder: Path, known: dict[str, tuple[str, Rows]]) -> None:
     known = {name: entry for name, entry in known.items() if os.path.exists(folder / name)}
     data = io.BytesIO()
     np.savez(data, **_arrays(known))  # type: ignore[arg-type]  # of arrays by name
-    for path in (folder / NAME, _cached_path(folder)):
+    for path in _index_paths(folder):
         try:
             if path.parent != folder:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -211,9 +220,12 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
         file.seek(0)
         with np.load(file, allow_pickle=False) as given:
             arrays = {name: given[name] for name in ("facts", "keys", "looks", *_COLUMNS)}
+    if any((arrays[name].dtype, arrays[name].ndim) != (np.int64, 1) for name in _COLUMNS):
+        raise ValueError("places that are no numbers")
     facts = json.loads(arrays["facts"].tobytes())
     if facts["format"] != _FORMAT:
         return {}
+    _check_texts(facts["labels"])
     keys: list[Any] = arrays["keys"].tobytes().decode("utf-8", "surrogateescape").split("\0")
     columns = [arrays[name].tolist() for name in _COLUMNS]
     offsets, sizes, records, labels = columns
@@ -229,9 +241,20 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
     for shard in facts["shards"]:
         name, stamp, count = shard.pop("name"), shard.pop("stamp"), shard.pop("count")
         names = shard.pop("class_names")
+        _check_texts([name, stamp, shard.get("schema", "")])
+        _check_texts([] if names is None else names)
+        own_rows = rows[start : start + count]
+        size = int(stamp.split()[0])
+        if count < 0 or any(row.offset + row.size > size for row in own_rows if row.record < 0 and not shard["copied"]):
+            raise ValueError("places outside of the shard")
         checks = arrays["looks"][start : start + count]
-        own = Rows(rows[start : start + count], class_names=names and tuple(names), checks=checks, **shard)
+        own = Rows(own_rows, class_names=names and tuple(names), checks=checks, **shard)
         found[name], start = (stamp, own), start + count
     if start != len(rows):
         raise ValueError("rows of no shard")
     return found
+
+
+def _check_texts(found: Any) -> None:
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise ValueError("no list of texts")

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.data.image_folder import source_from_files
+from keras_vit.data.label_checks import warn_doubtful_class_names
 from keras_vit.data.shards.finding import common_folder, find_shards, shard_splits
 from keras_vit.data.shards.index import CHECK_BYTES, IndexedShard, read_index, save_checks
 from keras_vit.data.shards.rows import Row, ShardError, is_number
@@ -75,7 +76,7 @@ def _classes(what: FilePath, top: Path, shards: Sequence[IndexedShard]) -> tuple
     numbers, names = _numbers(shards, _class_names(top, shards))
     if len(names) < 2:
         raise ShardError("shards must hold photos of at least two classes", what, f"with {len(names)} class(es)")
-    return names, [np.array([numbers[str(row.label)] for row in shard.rows.rows], "int64") for shard in shards]
+    return names, [np.array([numbers.get(str(row.label), 0) for row in shard.rows.rows], "int64") for shard in shards]
 
 
 def _checked_images(shards: Sequence[IndexedShard], slices: Sequence[Sequence[ByteRange]]) -> Iterator[ValidImage]:
@@ -155,7 +156,10 @@ def _class_names(top: Path, shards: Sequence[IndexedShard]) -> tuple[str, ...] |
     folders = [top, *sorted(own), *sorted(folder.parent for folder in own if folder.name.lower() in SPLIT_ALIASES)]
     path = next((folder / name for folder in folders for name in CLASSES if (folder / name).is_file()), None)
     if path is None:
-        return shards[0].rows.class_names
+        own_names = shards[0].rows.class_names
+        if own_names is not None and len(set(own_names)) < len(own_names):
+            raise ShardError("class names must differ", shards[0].path, "with one name twice")
+        return own_names
     rule = "class names of shards must be a line each in UTF-8, or a list or an object of numbers in JSON"
     try:
         if path.suffix == ".json":
@@ -195,6 +199,8 @@ def _numbers(shards: Sequence[IndexedShard], names: tuple[str, ...] | None) -> t
     where: dict[str, tuple[IndexedShard, str]] = {}
     for shard in shards:
         for row in shard.rows.rows:
+            if row.label is None and row.size == 0:  # without a photo it is left out
+                continue
             if row.label is None:
                 found = _describe_row(shard, row.key) + (
                     f", read from {shard.rows.schema}" if shard.rows.schema else ""
@@ -214,6 +220,7 @@ def _numbers(shards: Sequence[IndexedShard], names: tuple[str, ...] | None) -> t
         rule = "labels in shards must be numbers from 0 on, and -1, which stands for a hidden label, is no class"
         raise ShardError(rule, shard.path, f"{_describe_row(shard, key)} with {low!r}", "Leave such photos out.")
     if names is None:
+        warn_doubtful_class_names([] if numeric else where)
         names = tuple(sorted(where, key=int) if numeric else sorted(where))
         numbers = {label: number for number, label in enumerate(names)}
     else:

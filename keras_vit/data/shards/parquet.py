@@ -9,30 +9,34 @@ import mmap
 import os
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import check_installed
 from keras_vit.data.shards.records import IMAGES
 from keras_vit.data.shards.rows import LABELS, Row, Rows, ShardError, label_text
-from keras_vit.files import atomic_write, open_regular
+from keras_vit.files import FileKindError, atomic_write, open_regular
 from keras_vit.pages.formatting import printable
 
 _KEYS = ("key", "__key__", "file_name", "filename")
 _AT_ONCE = 64  # rows
 _START = 64  # bytes of a photo by which its place is found
+_LARGE_PHOTO = 1 << 26  # bytes, the mean of a group of rows; also those that are read at once
+_NEEDS_CACHE = "the photos of a compressed Parquet file are copied into the cache, which must be writable"
+_RATIO = 50  # of what a column inflates to and its size in the file; photos are compressed already
 
 
-def read_rows(path: str, copy: Path) -> Rows:
+def read_rows(path: str, copy: Callable[[], Path]) -> Rows:
     """The photos of a Parquet file.
 
     Args:
         path: of the file.
-        copy: where a copy of the photos goes if they are compressed.
+        copy: gives the place of a copy of the photos, which is made if they are compressed.
 
     Raises:
-        ShardError: for a damaged file, one without an image column, and a row without a photo.
+        ShardError: for a damaged or encrypted file, one without an image column, one whose photos inflate to much more
+            than its size, and a cache that cannot be written.
         ImportError: without pyarrow.
 
     Warns:
@@ -45,13 +49,18 @@ def read_rows(path: str, copy: Path) -> Rows:
     try:
         with open_regular(path) as opened, pyarrow.parquet.ParquetFile(opened) as file:
             image, label, key, names = _columns(path, file.schema_arrow)
+            _check_inflated(path, file, [image, *filter(None, (label, key))])
             kind = file.schema_arrow.field(label).type if label else ""
             rows = list(_rows(path, file, image, label, key))
             places = _places(path, file, image)
             copied = places is None
             if copied:
-                places = _copy_photos(file, image, copy)
-    except pyarrow.ArrowException as error:
+                places = _copy_photos(path, file, image, copy)
+    except (ShardError, FileKindError, MemoryError):
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        if getattr(error, "errno", None):  # of the disk; those of pyarrow have none
+            raise
         found = str(error).split("\n")[0].rstrip(". ")
         raise ShardError("a Parquet file must be whole", path, found, "Bring it again.") from error
     found_rows = [Row(name, of, *place) for (name, of), place in zip(rows, places or (), strict=True)]
@@ -81,11 +90,15 @@ def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple
     label = next((name for name in (*LABELS, *classes) if name in schema.names), None)
     if label == next(iter(classes), None) and len(classes) > 1 and label not in LABELS:
         raise ShardError("a Parquet file must have one column of labels, or one called label", path, f"with {classes}")
+    key = next((name for name in _KEYS if name in schema.names), None)
+    if twice := [name for name in (image, label, key) if name and schema.names.count(name) > 1]:
+        rule = "the columns of a Parquet file must have names of their own"
+        raise ShardError(rule, path, f"two columns {twice[0]!r}")
     _warn_unused_columns("photos", image, pictures)
     _warn_unused_columns("labels", label, [name for name in (*LABELS, *classes) if name in schema.names])
     names = features.get(label or "", {}).get("names")
     given = tuple(map(str, names)) if isinstance(names, list) else None
-    return image, label, next((name for name in _KEYS if name in schema.names), None), given
+    return image, label, key, given
 
 
 def _warn_unused_columns(what: str, taken: str | None, columns: Sequence[str]) -> None:
@@ -100,7 +113,7 @@ def _features(schema: Any) -> dict[str, dict]:
     """What `datasets` has written of its columns; empty without it."""
     try:
         found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return {}
     return {name: kind for name, kind in found.items() if isinstance(kind, dict)} if isinstance(found, dict) else {}
 
@@ -122,9 +135,40 @@ def _rows(path: str, file: Any, image: str, label: str | None, key: str | None) 
     yield from ((f"{number:09}", None) for number in range(number, file.metadata.num_rows))
 
 
-def _photos(file: Any, image: str, groups: list[int]) -> Iterator[bytes | None]:
-    """The bytes of every row of some groups."""
-    for batch in file.iter_batches(_AT_ONCE, row_groups=groups, columns=[image]):
+def _check_inflated(path: str, file: Any, columns: Sequence[str]) -> None:
+    """Refuses a file whose photos inflate to much more than its size, by its footer, before any is read."""
+    whole = os.path.getsize(path)
+    for name in columns:
+        chunks = [chunk for group in range(file.num_row_groups) for chunk in _chunks(file, group, name)]
+        _check_size(path, sum(chunk.total_uncompressed_size for chunk in chunks), whole)
+        for chunk in chunks:
+            rows = max(chunk.num_values, 1)
+            _check_size(path, chunk.total_uncompressed_size, chunk.total_compressed_size, rows * _LARGE_PHOTO)
+
+
+def _check_size(path: str, size: int, compressed: int, room: int = 1 << 30) -> None:
+    if size > room and size > _RATIO * compressed:
+        raise ShardError(
+            f"what a Parquet file holds may be {_RATIO} times as large as the file",
+            path,
+            f"whose columns inflate from {compressed:,} to {size:,} bytes or more",
+            "Write such photos without compression.",
+        )
+
+
+def _chunks(file: Any, group: int, name: str) -> list[Any]:
+    """What the footer says of a column, or of the fields of one, in a group of rows."""
+    found = file.metadata.row_group(group)
+    columns = [found.column(number) for number in range(found.num_columns)]
+    return [column for column in columns if f"{column.path_in_schema}.".startswith(f"{name}.")]
+
+
+def _photos(file: Any, image: str, group: int) -> Iterator[bytes | None]:
+    """The bytes of every row of a group; few rows at once where photos are large."""
+    size = sum(chunk.total_uncompressed_size for chunk in _chunks(file, group, image))
+    mean = size // max(file.metadata.row_group(group).num_rows, 1)
+    at_once = max(min(_AT_ONCE, _LARGE_PHOTO // max(mean, 1)), 1)
+    for batch in file.iter_batches(at_once, row_groups=[group], columns=[image]):
         column = batch.column(0)
         yield from (column.field("bytes") if hasattr(column, "field") else column).to_pylist()
 
@@ -140,19 +184,16 @@ def _places(path: str, file: Any, image: str) -> list[tuple[int, int]] | None:
         whole = True
         for group in range(file.num_row_groups):
             place, stop = _column_chunk(file.metadata.row_group(group), image)
-            for photo in _photos(file, image, [group]):
-                if photo is None:
-                    raise ShardError("every row of a Parquet file must have the bytes of its photo", path, _row(found))
+            for photo in _photos(file, image, group):
+                if not photo:  # of a failed download, a bad image of no bytes
+                    found.append((0, 0))
+                    continue
                 start = struct.pack("<I", len(photo)) + photo[:_START] if whole else b""
                 place = content.find(start, place, stop) + 4
                 whole = whole and place >= 4 and content[place : place + len(photo)] == photo
                 found.append((place, len(photo)))
                 place += len(photo)
     return found if whole else None
-
-
-def _row(found: list[Any]) -> str:
-    return f"row {len(found):,}, which has none"
 
 
 def _column_chunk(group: Any, image: str) -> tuple[int, int]:
@@ -166,13 +207,29 @@ def _column_chunk(group: Any, image: str) -> tuple[int, int]:
     return 0, 0
 
 
-def _copy_photos(file: Any, image: str, copy: Path) -> list[tuple[int, int]]:
+def _copy_photos(path: str, file: Any, image: str, copy: Callable[[], Path]) -> list[tuple[int, int]]:
     """Writes the photos one after the other, and gives the offset and size of each."""
-    found, place = [], 0
-    os.makedirs(copy.parent, exist_ok=True)
-    with atomic_write(copy) as temporary, open(temporary, "wb") as target:
-        for photo in _photos(file, image, list(range(file.num_row_groups))):
-            target.write(photo or b"")
-            found.append((place, len(photo or b"")))
-            place += len(photo or b"")
+    found, place, whole = [], 0, os.path.getsize(path)
+    try:
+        target = copy()
+    except ValueError as error:  # without a home folder
+        raise ShardError(_NEEDS_CACHE, path, f"and {error}") from None
+    try:
+        folder = target.parent
+        os.makedirs(folder, exist_ok=True)
+        with atomic_write(target) as temporary, open(temporary, "wb") as opened:
+            for photo in (each or b"" for group in range(file.num_row_groups) for each in _photos(file, image, group)):
+                opened.write(photo)
+                found.append((place, len(photo)))
+                place += len(photo)
+                _check_size(path, place, whole)  # a dictionary of one photo serves any number of rows
+    except OSError as error:
+        if not error.errno:
+            raise
+        raise ShardError(
+            _NEEDS_CACHE,
+            path,
+            f"and {error.strerror} at {error.filename or folder}",
+            "Set KERAS_VIT_CACHE to a folder of yours, or write the file without compression.",
+        ) from None
     return found

@@ -15,6 +15,7 @@ from keras_vit.images.photo_files import SUFFIXES, is_photo, is_system
 
 _BLOCK = 512  # bytes, of which a tar consists
 _EMPTY = bytes(_BLOCK)
+_MOST_ZEROS = 22 * _BLOCK  # two empty blocks, and those that fill a record of twenty
 _MOST_BYTES = 1 << 20  # of a label, or of a long name
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz and zstd
 _FILES = (b"0", b"\0", b"7")
@@ -142,7 +143,7 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int, str]]:
     while True:
         head = _read_at(file, place, _BLOCK)
         if head == _EMPTY:
-            _check_end(path, file, place, name)
+            _check_end(path, file, place, name, end)
             return
         _check_head(path, head, place, name)
         kind, size = head[156:157], _number(path, head, place)
@@ -182,8 +183,9 @@ def _check_head(path: str, head: bytes, place: int, before: str) -> None:
         raise ShardError("every header of a tar must have its checksum", path, f"the header at byte {place:,}")
 
 
-def _check_end(path: str, file: BinaryIO, place: int, before: str) -> None:
-    """Refuses a tar with anything but zeros after its end mark: the members there would be lost."""
+def _check_end(path: str, file: BinaryIO, place: int, before: str, end: int) -> None:
+    """Refuses a tar with more after its end mark than zeros that fill its last record: members would be lost there."""
+    zeros = end - place
     while data := _read_at(file, place, _AT_ONCE):
         if data.strip(b"\0"):
             place += len(data) - len(data.lstrip(b"\0"))
@@ -191,6 +193,10 @@ def _check_end(path: str, file: BinaryIO, place: int, before: str) -> None:
             words = "Join tars by `tar --concatenate`, not by `cat`, and bring a damaged one again."
             raise ShardError("a tar must have nothing after its empty blocks", path, found, words)
         place += len(data)
+    if zeros > _MOST_ZEROS:
+        found = f"{zeros:,} bytes after an empty block" + (f" after member {before!r}" if before else "")
+        words = "Bring it again, as a copy that was cut short has zeros there; or pack it again."
+        raise ShardError(f"a tar must have at most {_MOST_ZEROS:,} bytes after its members", path, found, words)
 
 
 def _truncated(path: str, where: str) -> ShardError:

@@ -11,8 +11,10 @@ import tensorflow as tf
 from pictures import encoded, picture
 
 from keras_vit.data import open_source
+from keras_vit.data.shards import parquet
 from keras_vit.data.shards.index import NAME
 from keras_vit.data.shards.opening import shard_photos
+from keras_vit.embedding.photo_lists import list_photos
 from keras_vit.files import cache_dir
 from keras_vit.images.byte_ranges import photo_bytes
 
@@ -165,7 +167,7 @@ def test_record_that_is_no_good_is_named(tmp_path, record, words):
 def test_damaged_array_record_is_named(tmp_path):
     path = write_array_record(tmp_path / "a.array_record", records_of(0, 1, 0), "group_size:1")
     whole = path.read_bytes()
-    for damaged in (whole[:-100], whole[:100], b"text" * 99, b"", whole.replace(JPEGS[1][-60:-40], bytes(20))):
+    for damaged in (whole[:-100], whole[:100], b"text" * 99, whole.replace(JPEGS[1][-60:-40], bytes(20))):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"ArrayRecord file must be whole.\n.*a\.array_record, record 0"):
             open_source(path)
@@ -223,7 +225,6 @@ def test_columns_of_others_are_found_in_parquet(tmp_path):
     ("given", "words"),
     [
         ({"image": None}, r"a\.parquet, with the columns label \(int64\)"),
-        ({"photos": [{"bytes": None, "path": "0.jpg"}] * 6}, r"a\.parquet, row 0, which has none"),
         ({"label": None}, r"must have a label.*a\.parquet, row '0.jpg'"),
         ({"label": pa.array([0, 1, None, 1, 1, 1])}, r"must have a label.*a\.parquet, row '2.jpg'"),
         ({"label": pa.array([0.5] * 6)}, "must have a label.*row '0.jpg', read from image, label double. A label is"),
@@ -261,7 +262,7 @@ def test_damaged_parquet_and_shards_of_other_schemas_are_named(tmp_path):
     for damaged in (whole[:-200], whole[:300], b""):
         (tmp_path / "b.parquet").write_bytes(damaged)
         (tmp_path / NAME).unlink(missing_ok=True)
-        with pytest.raises(ValueError, match=r"b\.parquet, .*[^.]\. Bring it again\.$"):
+        with pytest.raises(ValueError, match=r"b\.parquet, .*[^.]\. Bring it again(, or remove it)?\.$"):
             open_source(tmp_path)
 
 
@@ -270,3 +271,88 @@ def test_labels_of_numpy_and_text_are_one(tmp_path):
     write_tfrecord(tmp_path / "a.tfrecord", records)
     (tmp_path / "classes.txt").write_text("a\nb\n")
     assert read(tmp_path) == pairs("ab")
+
+
+@pytest.mark.parametrize("form", ["plain", "snappy"])
+def test_row_without_a_photo_is_a_bad_image_like_any_other(tmp_path, form):
+    rows = table().to_pylist()
+    rows[2], rows[4]["image"] = {"image": None, "label": None}, {"bytes": None, "path": "x.jpg"}
+    pq.write_table(pa.Table.from_pylist(rows, table().schema), tmp_path / "a.parquet", **WAYS.get(form, {}))
+    with pytest.warns(UserWarning, match="2 empty file, as .*a.parquet"):
+        source = open_source(tmp_path)
+    assert (sum(source.sizes.values()), len(source.bad_images)) == (4, 2)
+    assert [read() for _, read in shard_photos(tmp_path)] == [*JPEGS[:2], b"", JPEGS[3], b"", JPEGS[5]]
+
+
+def test_parquet_whose_photos_inflate_is_refused_before_they_are_read(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    photos_of, read_photos = parquet._photos, []
+    monkeypatch.setattr(parquet, "_LARGE_PHOTO", 2**20)
+    monkeypatch.setattr(parquet, "_photos", lambda *given: read_photos.append(given) or photos_of(*given))
+    for photos, form in (([JPEGS[0] + bytes(2**22)] * 6, "gzip"), ([bytes(2**22)], "zstd")):
+        pq.write_table(table(photos, label=None), path, compression=form, use_dictionary=False)
+        with pytest.raises(ValueError, match="columns inflate from"):
+            open_source(path)
+    assert not read_photos
+    monkeypatch.setattr(parquet, "_photos", photos_of)
+    pq.write_table(table([JPEGS[0]] * 6000, label=None), path)  # 6000 times by a dictionary
+    monkeypatch.setattr(parquet._check_size, "__defaults__", (2**20,))
+    with pytest.raises(ValueError, match="columns inflate from"):
+        list(shard_photos(path))
+    assert not list((cache_dir() / "shards").glob("*.photos"))
+
+
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_doubled_column_of_a_parquet_is_named(tmp_path, column):
+    pq.write_table(table().append_column(column, table()[column]), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=f"names of their own.*\n.*two columns '{column}'"):
+        open_source(tmp_path)
+
+
+def test_encrypted_parquet_and_metadata_of_strangers_are_no_foreign_errors(tmp_path):
+    path = tmp_path / "a.parquet"
+    for text in ("[]", '{"info": []}', '{"info": {"features": [1]}}', "[" * 100_000):
+        pq.write_table(table().replace_schema_metadata({"huggingface": text}), path)
+        (tmp_path / NAME).unlink(missing_ok=True)
+        assert read(tmp_path) == pairs()
+    names = {"label": {"_type": "ClassLabel", "names": ["a", "a"]}}
+    text = json.dumps({"info": {"features": names}})
+    pq.write_table(table().replace_schema_metadata({"huggingface": text}), path)
+    (tmp_path / NAME).unlink()
+    with pytest.raises(ValueError, match="class names must differ"):
+        open_source(tmp_path)
+    path.write_bytes(path.read_bytes()[:-4] + b"PARE")
+    (tmp_path / NAME).unlink()
+    with pytest.raises(ValueError, match=r"must be whole.*\n.*encrypted"):
+        open_source(tmp_path)
+
+
+def test_cache_that_cannot_be_written_or_found_is_named_where_it_is_needed(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    (tmp_path / "a").mkdir()
+    monkeypatch.setenv("KERAS_VIT_CACHE", f"{tmp_path}/file/cache")
+    pq.write_table(table(), tmp_path / "a" / "a.parquet", **WAYS["snappy"])
+    with pytest.raises(ValueError, match=r"must be writable.*\n.*Not a directory at .*Set KERAS_VIT_CACHE"):
+        open_source(tmp_path / "a")
+    monkeypatch.delenv("KERAS_VIT_CACHE")
+    homeless = RuntimeError("Could not determine home directory.")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: (_ for _ in ()).throw(homeless))
+    with pytest.raises(ValueError, match=r"must be writable.*\n.*home directory.*\n?.*KERAS_VIT_CACHE"):
+        open_source(tmp_path / "a")
+    pq.write_table(table(), tmp_path / "a" / "a.parquet", **WAYS["plain"])
+    assert read(tmp_path / "a") == pairs()
+
+
+def test_download_of_a_data_set_of_the_hub_opens_and_other_folders_of_shards_are_named(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "README.md").write_text("# Beans")
+    for split in ("train", "test"):
+        pq.write_table(table(), tmp_path / "data" / f"{split}-00000-of-00001.parquet", **WAYS["plain"])
+    with pytest.warns(UserWarning, match="more than one split"):
+        assert open_source(tmp_path).sizes == {"train": 6, "test": 6}
+    assert len(list_photos(tmp_path).entries) == 12
+    (tmp_path / "data").rename(tmp_path / "default")
+    with pytest.raises(ValueError, match=r"Shards lie in 'default': pass '.*default'"):
+        open_source(tmp_path)
+    with pytest.raises(ValueError, match="Did you mean 'default'"):
+        open_source(tmp_path / "defalt")

@@ -144,7 +144,7 @@ def test_sizes_of_more_than_eight_gigabytes_are_read(tmp_path):
 BROKEN = {
     "cut inside of a photo": (lambda whole: whole[: whole.index(JPEG) + 100], "cut short inside of member 'b.jpg'"),
     "cut between members": (lambda whole: whole[: whole.index(b"b.cls")], "cut short after member 'b.jpg'"),
-    "empty": (lambda whole: b"", "a.tar, which is cut short at its begin"),
+    "empty": (lambda whole: b"", "a.tar, which has 0 bytes"),
     "compressed": (lambda whole: b"\x1f\x8b" + whole, "compressed"),
     "joined by cat": (lambda whole: whole + whole, "(?s)nothing after its empty.* member 'b.cls'.*--conc"),
     "a hole over a header": (
@@ -274,6 +274,22 @@ def test_index_is_made_once_and_anew_for_a_shard_that_changed(tmp_path, monkeypa
         assert opened("damaged") == (["a.tar", "b.tar", "c.tar"], 8)
     np.savez(place, facts=np.frombuffer(b"{}", "uint8"))  # of another program
     assert opened("damaged") == (["a.tar", "b.tar", "c.tar"], 8)
+    with np.load(place) as arrays:
+        whole = {name: arrays[name] for name in arrays.files}
+    facts = json.loads(whole["facts"].tobytes())
+    shard, others = facts["shards"][0], facts["shards"][1:]
+    changes = [{"offset": whole["offset"] + 0.5}, {"size": whole["size"] + 2**40}, {"offset": whole["offset"][None]}]
+    for key, value in (("name", 5), ("stamp", None), ("count", "2"), ("class_names", [1]), ("more", 1)):
+        changes.append(facts | {"shards": [shard | {key: value}, *others]})
+    changes += [facts | {"shards": [1]}, facts | {"labels": {"0": 0}}, [facts]]
+    for change in changes:
+        text = (
+            {}
+            if "size" in change or "offset" in change
+            else {"facts": np.frombuffer(json.dumps(change).encode(), "u1")}
+        )
+        np.savez(place, **(whole | (text or change)))
+        assert opened("damaged") == (["a.tar", "b.tar", "c.tar"], 8), change
 
 
 def test_folder_that_cannot_be_written_has_its_index_in_the_cache(tmp_path, monkeypatch):
@@ -309,3 +325,22 @@ def test_bad_photo_is_left_out_and_a_lost_one_named(folder, tmp_path):
         report_missing_files(source.split("train")),
     ):
         list(batches)
+
+
+@pytest.mark.parametrize("odd", ["link", "pipe", "folder", "nothing", "zeros", "tail", "empty"])
+def test_shard_without_its_photos_is_named(tmp_path, odd):
+    write_tar(tmp_path / "a.tar", labelled("x.jpg"))
+    path = tmp_path / "b.tar"
+    makers = {"link": lambda: path.symlink_to("gone"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}
+    contents = {"nothing": b"", "zeros": bytes(20_000), "empty": bytes(10_240)}
+    contents["tail"] = write_tar(path, labelled("y.jpg")).read_bytes() + bytes(10_240)
+    path.unlink()
+    makers.get(odd, lambda: path.write_bytes(contents[odd]))()
+    if odd == "empty":  # what GNU tar writes of nothing
+        for _ in range(2):
+            with pytest.warns(UserWarning, match=r"1 shard\(s\) hold no photo, as .*b\.tar"):
+                assert sum(open_source(tmp_path).sizes.values()) == 2
+        return
+    words = {"link": "a link to nothing", "pipe": "a pipe", "folder": "a folder", "nothing": "0 bytes"}
+    with pytest.raises(ValueError, match=rf"b\.tar, .*{words.get(odd, 'after an empty block')}"):
+        open_source(tmp_path)
