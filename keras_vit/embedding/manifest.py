@@ -2,10 +2,11 @@
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from keras_vit.checks import ArgumentError, check_int
 from keras_vit.files import atomic_write, json_object, open_regular
@@ -136,13 +137,13 @@ def read_manifest(folder: Path) -> Manifest:
             raise ValueError("the file must be one of `keras-vit embed`.\nReceived: something else")
         found = Manifest(**facts)
         for name in _NUMBERS:
-            if not 0 < check_int(name, getattr(found, name), 1) <= _MOST:
+            if check_int(name, getattr(found, name), 1) > _MOST:
                 raise ValueError(f"`{name}` must be at most {_MOST:,}.\nReceived: {getattr(found, name)}")
         if found.form not in _FORMS:
             raise ValueError(f"`form` must be {' or '.join(_FORMS)}.\nReceived: {found.form!r}")
         return found
     except (ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()).rstrip(".")
         raise ArgumentError(
             "the folder must be that of a job, with its manifest as it was written.\n"
             f"Received: {printable(path)}: {reason}. Move it away, or choose another folder.",
@@ -155,5 +156,5 @@ def files_sha256(paths: list[Path]) -> str:
     found = hashlib.sha256()
     for path in paths:
         with open_regular(path) as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
+            found.update(hashlib.file_digest(cast(io.BufferedReader, file), "sha256").digest())
     return found.hexdigest()

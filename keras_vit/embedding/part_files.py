@@ -18,7 +18,7 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
 from keras_vit.embedding.manifest import Manifest, read_manifest
-from keras_vit.files import atomic_write, expand_path, open_regular
+from keras_vit.files import FileKindError, atomic_write, expand_path, open_regular
 from keras_vit.pages.formatting import printable
 
 FORMS = ("parquet", "npz")
@@ -155,6 +155,8 @@ def _check(about: dict[str, Any], manifest: Manifest, number: int, rows: int, sh
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, FileKindError):
+        return f"which is {error.reason}"
     text = " ".join(str(error).split())
     return text if text.startswith(("which ", "whose ")) else f"which is damaged: {text[:200].rstrip('.')}"
 

@@ -9,8 +9,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, randomise, tiny_config
 from killed_jobs import kill_and_go_on, parts_of, start
@@ -129,6 +131,33 @@ def test_embed_again_refuses_a_part_that_was_damaged_inside_since(photos, engine
         assert "56 of 60 rows are there; 1 of 15 parts is missing or damaged" in errors[-1]
         assert "part-00003.parquet, rows 12 to 15, which is damaged" in errors[-1]
     assert (job / "part-00014.parquet").exists()
+
+
+def test_parts_that_are_pipes_or_inflate_and_numbers_of_a_manifest_are_refused_at_once(photos, engine, job, run):
+    pipe, packed = job / "part-00003.parquet", job / "part-00010.parquet"
+    pq.write_table(pq.read_table(packed), packed, compression="zstd")
+    pipe.unlink()
+    os.mkfifo(pipe)
+    code, _, errors = run("embed", "--out", job, "--check")
+    assert (code, "part-00003.parquet, rows 12 to 15, which is a pipe" in errors[-1]) == (1, True)
+    assert "part-00010.parquet, rows 40 to 43, which is compressed" in errors[-1]
+    code, _, errors = run("embed", photos, "--model", engine, "--out", job)
+    assert (code, "which is a pipe" in errors[-1]) == (1, True)
+    with pytest.raises(ValueError, match="rows 12 to 15, which is a pipe"):
+        list(read_vectors(job))
+    manifest = dataclasses.replace(read_manifest(job), form="npz")
+    with zipfile.ZipFile(job / manifest.name(0), "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("features.npy", bytes(10**6))
+    with pytest.raises(ValueError, match="rows 0 to 3, which is compressed"):
+        read_part(job, manifest, 0)
+    facts = json.loads((job / "manifest.json").read_text())
+    for change in ({"photos": 10**12}, {"photos": -1}, {"part": 0}, {"width": "4"}, {"form": "../x"}):
+        (job / "manifest.json").write_text(json.dumps(facts | change))
+        with pytest.raises(ValueError, match=f"manifest as it was written.*\\n.*`{next(iter(change))}` must be"):
+            read_manifest(job)
+    (job / "manifest.json").write_text(json.dumps(facts | {"photos": 61}))
+    code, _, errors = run("embed", "--out", job, "--check")
+    assert (code, "photos.jsonl, which differs from the manifest" in errors[-1]) == (1, True)
 
 
 def test_all_parts_that_are_no_good_are_named_up_to_ten(photos, engine, job, run):
