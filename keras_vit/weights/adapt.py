@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.config.position_tables import relative_rows, resize_matrix, resize_pos_embed, resize_relative_table
+from keras_vit.config.records import FIXED_POSITIONS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import (
@@ -128,7 +129,7 @@ def fit_positions(layer: Any, checkpoint: Checkpoint, tensors: dict[str, np.ndar
     if TABLE not in tensors or layer is None:
         return []
     table, prefix, grid = tensors[TABLE], checkpoint.num_prefix_tokens, checkpoint.grid
-    if layer.kind == "sincos2d":
+    if layer.kind in FIXED_POSITIONS:
         fixed = None if grid is None else layer.table_at(grid)
         if fixed is None or fixed.shape != table.shape or not np.allclose(fixed, table, atol=1e-5):
             return []  # a table of another kind, which the check of the fit refuses

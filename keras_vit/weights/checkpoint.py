@@ -35,7 +35,8 @@ from keras_vit.weights.text_tower import describe_unused, is_projection, read_lo
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
-_FILES = tuple(name + end for name in (SAFETENSORS_NAME, "pytorch_model.bin") for end in ("", INDEX))
+_NAMES = (SAFETENSORS_NAME, "pytorch_model.bin", f"open_clip_{SAFETENSORS_NAME}", "open_clip_pytorch_model.bin")
+_FILES = tuple(name + end for name in _NAMES for end in ("", INDEX))
 # Paths of the tensors by which a file's contents are known.
 TABLE = "position_embedding/table"
 PATCH_KERNEL, PATCH_BIAS = "patch_embedding/projection/kernel", "patch_embedding/projection/bias"
@@ -344,7 +345,7 @@ def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> t
 
 
 def file_in(path: FilePath) -> Path:
-    """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, or the index of such a file in shards."""
+    """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, that of OpenCLIP, or an index of shards."""
     path = expand_path(path)
     return next((path / name for name in _FILES if (path / name).is_file()), path)
 

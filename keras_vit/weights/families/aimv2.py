@@ -91,4 +91,5 @@ HF_AIMV2 = dataclasses.replace(
         ("pooling/", "head."): {**_HEAD, "attention/out": "output_proj"},
     },
     resize_method="bicubic",
+    position_embedding="sincos2d_mae",  # of native sizes, which have no table
 )

@@ -44,6 +44,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
     fields = {
         "pooling": _BEIT_POOLING.get(config.get("use_mean_pooling", True)) if kind in _BEIT_TYPES else None,
         "activation": None if gated else parse_activation(config.get("hidden_act"), folder / "config.json"),
+        "position_embedding": "sincos2d_mae" if kind.startswith("aimv2") and config.get("is_native") else None,
         "layer_norm_epsilon": config.get("layer_norm_eps", config.get("rms_norm_eps")),
         **_rotary_fields(config, kind, folder / "config.json"),
     }
@@ -75,8 +76,6 @@ def _drop_gate(config: dict, place: Path) -> dict:
     """A config of AIMv2 without the activation of its gate; raises for another than SiLU."""
     if (word := config.get("hidden_act", "silu")) != "silu":
         raise unsupported_error("activation of a gated MLP", word, place, "'silu'")
-    if config.get("is_native"):
-        raise unsupported_error("position embedding", "is_native", place, "a learned table")
     return {name: value for name, value in config.items() if name != "hidden_act"}
 
 
@@ -146,12 +145,12 @@ def _bias_fields(config: dict, place: Path) -> dict[str, str]:
 
 
 def _rotary_fields(config: dict, kind: str, place: Path) -> dict[str, Any]:
-    """Fields of the rotary positions of DINOv3.
+    """Fields of the rotary positions of DINOv3 and Sapiens2.
 
     Raises:
         CheckpointError: for frequencies by another rule than powers of one number.
     """
-    if kind != "dinov3_vit":
+    if kind not in ("dinov3_vit", "sapiens2"):
         return {}
     rope = config.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}
@@ -184,6 +183,7 @@ _LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: lay
     "dinov2_registers": ("dinov2_registers",),  # which a user writes for a file that has no metadata
     **dict.fromkeys(("tipsv2", "tipsv2_vision_model"), ("huggingface_tipsv2", "dinov2_registers")),
     "radio": ("huggingface_radio",),
+    "sapiens2": ("huggingface_sapiens2",),
 }
 _UNSUPPORTED_TYPES = re.compile(
     r"(donut-|maskformer-)?swin(v2|2sr)?|naflexvit|(dinov3_)?convnext(v2)?|cvt|resnet|regnet|bit|levit|efficientnet|"
@@ -216,6 +216,7 @@ _TYPES: Mapping[str, Mapping[str, Any]] = {  # `model_type` of transformers: wha
     ),
     **dict.fromkeys(("beit", "data2vec-vision"), PLAIN_FIELDS | {"qkv_bias": "query_value"}),
     "aimv2_vision_model": PLAIN_FIELDS | {"norm": "rms", "patch_norm": True},
+    "sapiens2": PLAIN_FIELDS | {"norm": "rms", "layer_scale": "attention"},
 }
 _ALL_OR_NONE = {True: "all", False: "none"}
 
@@ -233,9 +234,15 @@ def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, 
     if isinstance(bias, bool):
         fields.setdefault("qkv_bias", _ALL_OR_NONE[bias])
         fields |= {"proj_bias": bias} if kind == "aimv2_vision_model" else {}
+    if kind == "aimv2_vision_model":
+        fields["position_table"] = not config.get("is_native", False)
     if kind in _BEIT_TYPES:
         fields["layer_scale"] = "both" if config.get("layer_scale_init_value", 0.1) else "none"
         fields |= _relative_bias(config) if isinstance(config.get("use_relative_position_bias"), bool) else {}
+    if kind == "sapiens2":
+        fields |= {"qk_norm": "head" if config.get("use_qk_norm", True) else "none"}
+        of_layers = config.get("num_key_value_heads_per_layer")
+        fields |= {"kv_heads": tuple(of_layers)} if isinstance(of_layers, list) else {}
     if kind == "internvl_vision":
         fields |= {"norm": "rms"} if config.get("norm_type") == "rms_norm" else {"norm": "layer"}
         fields |= {"qk_norm": "width" if config.get("use_qk_norm") else "none"}
