@@ -229,7 +229,7 @@ def check_pre_logits(checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray]) 
     """Raises if `tensors` hold pre-logits with another activation than tanh."""
     if PRE_LOGITS_KERNEL in tensors and checkpoint.pre_logits_activation != "tanh":
         raise CheckpointError(
-            "the pre-logits must have tanh after them, as with another function the same weights give other numbers.\n"
+            "the pre-logits of a model here end in tanh. With another function, the same weights give other numbers.\n"
             f"Received: pooler_act {checkpoint.pre_logits_activation!r} in the config.json of {checkpoint.path}. "
             "Build without them: `include_top=False`, or `classes=k` for a new head."
         )
@@ -242,7 +242,7 @@ def check_classifier(checkpoint: Checkpoint, row: Layout) -> None:
     if {**in_model, **in_software} != in_model or (in_model["pooling"] == "token_gap" and not in_software):
         says = ", ".join(f"{name}={value!r}" for name, value in in_software.items()) or "no class token with a mean"
         raise CheckpointError(
-            f"the software of a layout must pool for a classifier as the model does, and {row.software} has {says}.\n"
+            f"{row.software}, which reads this layout, must pool as the model does, but its classifier has {says}.\n"
             f"Received: {', '.join(f'{name}={value!r}' for name, value in in_model.items())} of {checkpoint.path} for "
             f"{row.name!r}. Save it in another layout, or as .keras."
         )

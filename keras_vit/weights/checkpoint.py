@@ -335,8 +335,8 @@ def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> t
         )
     if recorded.layouts and known[0] not in recorded.layouts:
         raise CheckpointError(
-            "the tensors must be those of the family that config.json names, as by another's rules they give other "
-            f"numbers.\nReceived: {recorded.family}, whose files have the layout {' or '.join(recorded.layouts)}, and "
+            "config.json names a family, and the tensors must be of that family: another one computes other numbers.\n"
+            f"Received: {recorded.family}, whose files have the layout {' or '.join(recorded.layouts)}, and "
             f"tensors in the layout {known[0]}, {file.path}. Put the config.json of these weights into their folder."
         )
     if not recorded.layouts and recorded.layout != known[0]:
@@ -372,7 +372,7 @@ def _check_sizes(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
     ]
     if wrong and hidden_size and num_layers:
         raise CheckpointError(
-            "what config.json says of the architecture must be what the tensors are.\n"
+            "the architecture in config.json must be that of the tensors.\n"
             f"Received: {'; '.join(wrong)}, {checkpoint.path}{f', of {checkpoint.family}' * bool(checkpoint.family)}. "
             "The file may be cut short, or of another model."
         )
@@ -385,7 +385,7 @@ def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
     grid, prefix, found = checkpoint.recorded_grid, checkpoint.num_prefix_tokens, checkpoint.bias_rows
     if grid is not None and found is not None and relative_rows(grid) != found:
         raise CheckpointError(
-            "the grid that is noted must be that of the tables of relative bias.\n"
+            "the image size of the checkpoint must fit its tables of relative bias.\n"
             f"Received: grid {grid}, which has {relative_rows(grid)} rows, and {found} rows in {checkpoint.path}. Pass "
             "`grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
         )
@@ -393,8 +393,8 @@ def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
     rows = table.shape[-2] if table.ndim > 1 else None
     if grid is not None and rows is not None and grid[0] * grid[1] + prefix != rows:
         raise CheckpointError(
-            "the grid that is noted for the position table must have as many patches as the table has rows for "
-            f"them.\nReceived: grid {grid} and {rows} rows, {prefix} of other tokens, in {checkpoint.path}. "
+            "the image size of the checkpoint must fit its position table, which has a row for each patch.\n"
+            f"Received: grid {grid} and {rows} rows, {prefix} of other tokens, in {checkpoint.path}. "
             "Pass `grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
         )
 

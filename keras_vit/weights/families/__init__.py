@@ -224,7 +224,7 @@ def pick_prefix(prefixes: Iterable[str]) -> str:
     ranked = sorted(prefixes, key=lambda prefix: (_rank(prefix), prefix))
     if len(ranked) > 1 and _rank(ranked[0]) == _rank(ranked[1]):
         raise CheckpointError(
-            "one of the models in a file must be marked, by a word of other software before the names.\n"
+            "the file holds several models, and none of their names says which one is meant.\n"
             f"Received: weights below {' and '.join(map(repr, ranked[:5]))}. Save one of them as a file of its own."
         )
     return ranked[0]
