@@ -137,7 +137,8 @@ def find_photos(given: Sequence[Path]) -> tuple[list[Photo], list[str]]:
         ValueError: for a folder, a table or shards without a photo.
     """
     check_photos_exist(given)
-    photos, notes = [], []
+    photos: list[Photo] = []
+    notes: list[str] = []
     for place in given:
         if not (place.is_dir() or place.suffix.lower() in (".csv", ".tar", ".tfrecord", ".parquet", ".array_record")):
             photos.append(Photo(str(place), str(place)))
@@ -176,8 +177,8 @@ def prefetch_photos(photos: Iterable[Photo], model: Any, is_exact: bool) -> Iter
 
 def _prepared(place: PhotoLocation, model: Any, least: tuple[int, int] | None) -> np.ndarray | str:
     try:
-        read = read_image if isinstance(place, str) else read_photo
-        pixels = read(place, model.input_shape[-1], least)  # type: ignore[operator]
+        channels = model.input_shape[-1]
+        pixels = read_image(place, channels, least) if isinstance(place, str) else read_photo(place, channels, least)
     except FileNotFoundError:
         return "no such file"
     except ImageError as error:
