@@ -188,7 +188,8 @@ _LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: lay
 _UNSUPPORTED_TYPES = re.compile(
     r"(donut-|maskformer-)?swin(v2|2sr)?|naflexvit|(dinov3_)?convnext(v2)?|cvt|resnet|regnet|bit|levit|efficientnet|"
     r"mobile(net|vit).*|efficientformer|swiftformer|poolformer|focalnet|pvt(_v2)?|segformer|hiera|dinat|nat|van|"
-    r"vit_hybrid|vivit|videomae|timesformer|vjepa2|yolos|vitdet|dpt|sam\d?(_.*)?|perceiver|hgnet_v2"
+    r"vit_hybrid|vivit|videomae|timesformer|vjepa2|yolos|vitdet|dpt|sam\d?(_.*)?|perceiver|hgnet_v2|"
+    r"mlcd(_vision_model)?|(qwen|deepseek|gemma4|glm).*"  # towers of language models, with other rotary positions
 )
 
 
