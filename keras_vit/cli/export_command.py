@@ -146,7 +146,7 @@ def _lines(file: Path) -> list[str]:
     except UnicodeDecodeError:
         fault = "which is no text in UTF-8"
     except OSError as error:
-        fault = error.strerror
+        fault = str(error.strerror)
     raise ArgumentError(
         f"`labels` must be a text file in UTF-8 with a name on each line.\nReceived: {str(file)!r}: {fault}.",
         parameters=("labels",),
