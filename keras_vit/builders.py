@@ -40,6 +40,7 @@ from keras_vit.weights.adapt import drop_pooling, drop_tokens, replaced_layers, 
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.infer_config import (
     assumed_defaults,
+    differing_parts,
     final_norm_override,
     find_provenance,
     infer_config,
@@ -138,6 +139,7 @@ def build(
     with uninitialized_variables():
         model = build_graph(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
+    model.provenance = find_provenance(checkpoint, source.record, config, {*given, resize_method}, methods)
     model.load_report = fill(
         model,
         checkpoint,
@@ -149,7 +151,6 @@ def build(
         deferred=True,
         preprocessing=checkpoint.preprocessing,
     )
-    model.provenance = find_provenance(checkpoint, source.record, config, {*given, resize_method}, methods)
     return model
 
 
@@ -195,7 +196,7 @@ def _opened(
     """The config that is given, or inferred from `weights`; and their file, which is brought, checked and read."""
     if config is None and weights is None:
         raise TypeError(
-            "`config` or `weights` must be given, or both.\n"
+            "a model is built from a config, from weights that tell it, or from both.\n"
             'Received: config=None, weights=None. Pass a `ViTConfig` or a name as "B/16".'
         )
     asked = None if config is None else _resolve_config(config, pooling, overrides)
@@ -207,6 +208,9 @@ def _opened(
     if asked is None:
         asked = _resolve_config(infer_config(checkpoint, pooling, overrides), pooling, overrides)
         lines = assumed_defaults(checkpoint, overrides) if source.record is None else ()
+        checkpoint = dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, *lines))
+    elif isinstance(config, str) and source.record is None:
+        lines = differing_parts(checkpoint, asked, config, overrides)
         checkpoint = dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, *lines))
     return asked, source, checkpoint
 
@@ -221,7 +225,7 @@ def check_weights_arguments(
         check_choice("resize_method", resize_method, ANY_RESIZE_METHODS)
     if weights is None and (sha256 is not None or strict or resize_method is not None):
         raise ValueError(
-            "`sha256`, `strict` and `resize_method` go with `weights`.\n"
+            "`sha256`, `strict` and `resize_method` say how `weights` are taken, so there must be some.\n"
             f"Received: weights=None, sha256={sha256!r}, strict={strict}, resize_method={resize_method!r}."
         )
 
@@ -353,7 +357,7 @@ def _infer_shape(config: ViTConfig, checkpoint: Checkpoint | None, record: Weigh
         return grid[0] * config.stride, grid[1] * config.stride, 3
     if checkpoint.grid is None and checkpoint.has_grid_tables:
         raise ValueError(
-            "`input_shape` must be given: the checkpoint's position table is not square, so its grid is not known.\n"
+            "`input_shape` must be given: the checkpoint's position table is not square, and does not tell its grid.\n"
             f"Received: {checkpoint.path}, input_shape=None."
         )
     if checkpoint.grid is not None and checkpoint.resize_method == CROPPED:  # of no image, but larger than all

@@ -35,8 +35,7 @@ from keras_vit.weights.text_tower import describe_unused, is_projection, read_lo
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
-_NAMES = (SAFETENSORS_NAME, "pytorch_model.bin", f"open_clip_{SAFETENSORS_NAME}", "open_clip_pytorch_model.bin")
-_FILES = tuple(name + end for name in _NAMES for end in ("", INDEX))
+_FILES = tuple(name + end for name in (SAFETENSORS_NAME, "pytorch_model.bin") for end in ("", INDEX))
 # Paths of the tensors by which a file's contents are known.
 TABLE = "position_embedding/table"
 PATCH_KERNEL, PATCH_BIAS = "patch_embedding/projection/kernel", "patch_embedding/projection/bias"
@@ -68,6 +67,8 @@ class Checkpoint:
     logit_scale_and_bias: tuple[float | None, float | None] = (None, None)  # of a file of both towers
     remarks: tuple[str, ...] = ()  # a line for each part of the metadata that was not understood
     provenance: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)  # that of its model
+    expected: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what its metadata say that tensors show
+    stored_rows: int | None = None  # of the position table in the file
 
     @property
     def classes(self) -> int | None:
@@ -170,6 +171,31 @@ class Checkpoint:
     def resize_method(self) -> str:
         """How the layout's own software resizes a position table."""
         return LAYOUTS[self.layout].resize_method
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What the tensors show of the architecture, by the names of `ViTConfig` and of `Layout.parts`."""
+        patch_size, hidden_size, num_layers, mlp_dim, stages = self.measured()
+        found = self.fields | infer_fields(self.tensors, self.num_heads)
+        found |= {"hidden_size": hidden_size, "num_layers": num_layers, "mlp_dim": mlp_dim}
+        found |= {"class_token": self.has_class_token, "num_heads": self.num_heads}
+        found |= {"classes": None if LAYOUTS[self.layout].classifier else self.classes}  # `projection_dim` is another
+        found["mlp_rows"] = mlp_dim and mlp_dim * (2 if found["gated_mlp"] else 1)  # in one kernel with the gate
+        found |= {"patch_size": patch_size} if stages is None else {}
+        found |= {"special_tokens": self.num_prefix_tokens + found["registers"], "prefix_rows": self._prefix_rows()}
+        found["rotary"] = LAYOUTS[self.layout].defaults(self.tensors).get("rotary", "none")
+        found |= {"position_table": self.has_positions, "attention_pooling": _PROBE in self.tensors}
+        if found["kv_heads"] is None and self.num_heads is not None:
+            found["kv_heads"] = (self.num_heads,) * num_layers
+        return found
+
+    def _prefix_rows(self) -> str | None:
+        """Which tokens before the patches have a row in the file's table; `None` without tokens or a table."""
+        registers = self.fields["registers"]
+        if self.stored_rows is None or not self.has_positions or not self.num_prefix_tokens + registers:
+            return None
+        rows = self.stored_rows - (self.tensors[TABLE].shape[-2] - self.num_prefix_tokens)
+        return {0: "none", self.num_prefix_tokens + registers: "all"}.get(rows, "class")
 
     def resize_methods(self, method: str | None) -> tuple[str, str]:
         """Rules for tables of positions and of relative bias: `method` if it is for these, else the layout's."""
@@ -302,6 +328,8 @@ def read_checkpoint(
             unused_arrays=tuple(unused),
             pre_logits_activation=recorded.pre_logits_activation,
             logit_scale_and_bias=read_logit_scale_and_bias(file),
+            expected=recorded.sizes,
+            stored_rows=LAYOUTS[layout].stored_rows({name.removeprefix(prefix): a for name, a in arrays.items()}),
             remarks=(
                 *describe_other_models(layout, prefix, file.entries),
                 *describe_unused(file, prefix, unused, ignored, classifies=HEAD_KERNEL in tensors),
@@ -317,7 +345,7 @@ def read_checkpoint(
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
     checkpoint = checkpoint if num_heads is not None else _with_heads(checkpoint, recorded.num_heads)
-    _check_sizes(checkpoint, recorded.sizes)
+    _check_parts(checkpoint, {} if recorded.is_note else LAYOUTS[layout].parts)
     _check_recorded_grid(checkpoint, grid)
     return checkpoint
 
@@ -335,8 +363,8 @@ def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> t
         )
     if recorded.layouts and known[0] not in recorded.layouts:
         raise CheckpointError(
-            "config.json names a family, and the tensors must be of that family: another one computes other numbers.\n"
-            f"Received: {recorded.family}, whose files have the layout {' or '.join(recorded.layouts)}, and "
+            "the tensors must be those of the family that config.json names, as by another's rules they give other "
+            f"numbers.\nReceived: {recorded.family}, whose files have the layout {' or '.join(recorded.layouts)}, and "
             f"tensors in the layout {known[0]}, {file.path}. Put the config.json of these weights into their folder."
         )
     if not recorded.layouts and recorded.layout != known[0]:
@@ -345,35 +373,44 @@ def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> t
 
 
 def file_in(path: FilePath) -> Path:
-    """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, that of OpenCLIP, or an index of shards."""
+    """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, or the index of such a file in shards."""
     path = expand_path(path)
     return next((path / name for name in _FILES if (path / name).is_file()), path)
 
 
-def _check_sizes(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
-    """Raises where a file's metadata contradict its tensors, as of a file that was cut short."""
+def check_layers(checkpoint: Checkpoint) -> None:
+    """Raises if a layer has the weight that is added to its result, and not the one that it multiplies by."""
+    factors = {"beta": "gamma", "bias": "kernel"}
+    for path in checkpoint.tensors:
+        layer, _, weight = path.rpartition("/")
+        factor = f"{layer}/{factors.get(weight)}"
+        if weight in factors and factor not in checkpoint.tensors:
+            raise CheckpointError(
+                f"a layer must be whole.\nReceived: {path} without {factor} in {checkpoint.path}. Bring the file again."
+            )
+
+
+def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raises where tensors contradict the file's metadata, or lack what the family's files have.
+
+    Args:
+        checkpoint: of a file that may have been cut short.
+        allowed: the values that each part has in files of this layout.
+    """
     if checkpoint.is_resnet:
         return
-    patch_size, hidden_size, num_layers, mlp_dim, stages = checkpoint.measured()
-    found = checkpoint.fields | {"hidden_size": hidden_size, "num_layers": num_layers, "mlp_dim": mlp_dim}
-    found |= {"class_token": checkpoint.has_class_token, "classes": checkpoint.classes}
-    found |= {"classes": None} if LAYOUTS[checkpoint.layout].classifier else {}  # `projection_dim` is of another head
-    found["mlp_rows"] = mlp_dim and mlp_dim * (2 if found["gated_mlp"] else 1)  # in one kernel with those of the gate
-    found |= {"patch_size": patch_size} if stages is None else {}
-    found |= {"num_heads": checkpoint.num_heads, "special_tokens": checkpoint.num_prefix_tokens + found["registers"]}
-    found["rotary"] = LAYOUTS[checkpoint.layout].defaults(checkpoint.tensors).get("rotary", "none")
-    found |= {"position_table": checkpoint.has_positions, "attention_pooling": _PROBE in checkpoint.tensors}
-    if found["kv_heads"] is None and checkpoint.num_heads is not None:
-        found["kv_heads"] = (checkpoint.num_heads,) * num_layers
+    found = checkpoint.parts
+    expected = {**allowed, **{name: (value,) for name, value in checkpoint.expected.items()}}
     wrong = [
-        f"{name} {number}, and {found[name]} in the file"
-        for name, number in expected.items()
-        if found.get(name) is not None and found[name] != number
+        f"{name} {' or '.join(map(str, values))}, and {found[name]} in the file"
+        for name, values in expected.items()
+        if values and found.get(name) is not None and found[name] not in values
     ]
-    if wrong and hidden_size and num_layers:
+    if wrong and found["hidden_size"] and found["num_layers"]:
+        family = f", of {checkpoint.family}" * bool(checkpoint.family)
         raise CheckpointError(
-            "the architecture in config.json must be that of the tensors.\n"
-            f"Received: {'; '.join(wrong)}, {checkpoint.path}{f', of {checkpoint.family}' * bool(checkpoint.family)}. "
+            "the tensors must be those that config.json and the files of the family have.\n"
+            f"Received: {'; '.join(wrong)}, {checkpoint.path}{family}, layout {checkpoint.layout}. "
             "The file may be cut short, or of another model."
         )
 
@@ -385,7 +422,7 @@ def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
     grid, prefix, found = checkpoint.recorded_grid, checkpoint.num_prefix_tokens, checkpoint.bias_rows
     if grid is not None and found is not None and relative_rows(grid) != found:
         raise CheckpointError(
-            "the image size of the checkpoint must fit its tables of relative bias.\n"
+            "the grid that is noted must be that of the tables of relative bias.\n"
             f"Received: grid {grid}, which has {relative_rows(grid)} rows, and {found} rows in {checkpoint.path}. Pass "
             "`grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
         )
@@ -393,8 +430,8 @@ def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
     rows = table.shape[-2] if table.ndim > 1 else None
     if grid is not None and rows is not None and grid[0] * grid[1] + prefix != rows:
         raise CheckpointError(
-            "the image size of the checkpoint must fit its position table, which has a row for each patch.\n"
-            f"Received: grid {grid} and {rows} rows, {prefix} of other tokens, in {checkpoint.path}. "
+            "the grid that is noted for the position table must have as many patches as the table has rows for "
+            f"them.\nReceived: grid {grid} and {rows} rows, {prefix} of other tokens, in {checkpoint.path}. "
             "Pass `grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
         )
 

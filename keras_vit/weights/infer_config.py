@@ -5,14 +5,16 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_vit.config.encoders import ENCODERS
-from keras_vit.config.vit import SIZES, ViTConfig
+from keras_vit.config.vit import RECORD_OF, SIZES, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
+from keras_vit.weights.checkpoint import Checkpoint, check_layers, read_checkpoint
 from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.families.layout import PLAIN_PARTS
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import WeightsRecord
 from keras_vit.weights.resolve import WeightsFile
 
+_ABSENT = (False, "none", "query_value", "attention", "rms")  # values of parts of which something is not there
 # Of the config of a published encoder: what its file decides, and not its record.
 _OF_THE_FILE = (*SIZES, "class_token", "representation_size", "resnet_stages", "resnet_width_factor")
 
@@ -32,20 +34,23 @@ def infer_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[st
     received = f"Received: {checkpoint.path}, which looks like {checkpoint.describe()}"
     if not all((patch_size, hidden_size, num_layers, mlp_dim)):
         raise CheckpointError(
-            "without a config, all parts of the file must be known here.\n"
+            "a model is built from a file alone if all of its parts are known here.\n"
             f"{received}, with {len(checkpoint.unknown)} arrays of other names, as {', '.join(checkpoint.unknown[:3])}."
         )
     num_heads = checkpoint.num_heads or fields.get("num_heads")
     not_read = [line for line in checkpoint.remarks if "not understood" in line]
     if num_heads is None:
         raise CheckpointError(
-            "the number of heads must be in the file, in a config.json in its folder, or be given.\n"
+            "a model is built from a file alone if that, or a config.json in its folder, has the number of heads.\n"
             f"{'; '.join((received, *not_read))}. {'Correct that, or pass' if not_read else 'Pass'} `num_heads=`."
         )
     checkpoint = dataclasses.replace(checkpoint, num_heads=num_heads)  # by which those of keys are counted
     fields_found = {"class_token": checkpoint.has_class_token, "resnet_stages": stages} | checkpoint.fields
     fields_found |= final_norm_override(checkpoint, pooling) | ({} if pooling is None else {"pooling": pooling})
-    return ViTConfig(patch_size, hidden_size, num_layers, num_heads, mlp_dim, **fields_found)
+    try:
+        return ViTConfig(patch_size, hidden_size, num_layers, num_heads, mlp_dim, **fields_found)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{error} File: {checkpoint.path}") from error
 
 
 def assumed_defaults(checkpoint: Checkpoint, given: Collection[str]) -> tuple[str, ...]:
@@ -55,17 +60,47 @@ def assumed_defaults(checkpoint: Checkpoint, given: Collection[str]) -> tuple[st
         checkpoint: of no published weights.
         given: fields that the caller has decided.
     """
-    row, fields = LAYOUTS[checkpoint.layout], checkpoint.fields
-    if row.is_resnet or row.suffix != ".safetensors":  # of one software, which computes one function
+    row, fields, lines = LAYOUTS[checkpoint.layout], checkpoint.fields, []
+    if row.is_resnet:
         return ()
-    strange = checkpoint.family and not checkpoint.is_known
-    lines = [f"{checkpoint.family} is not known here: took the layout {row.name} by the tensors"] if strange else []
+    if checkpoint.family and not checkpoint.is_known:
+        lines += [f"{checkpoint.family} is not known here: took the layout {row.name} by the tensors"]
     names = ["layer_norm_epsilon"] if fields["gated_mlp"] else ["activation", "layer_norm_epsilon"]
     names += ["pool_prefix_tokens"] if "pool_prefix_tokens" in fields else []  # of one with prefix tokens
     known = {*given, *checkpoint.recorded_fields, *(names if checkpoint.is_known and row.software == "timm" else ())}
-    if silent := ", ".join(f"{name} {fields[name]}" for name in names if name not in known):
+    silent = ", ".join(f"{name} {fields[name]}" for name in names if name not in known)
+    if silent and row.suffix == ".safetensors":  # else of one software, which computes one function
         lines.append(f"{silent}: as {row.software} computes, since the file does not say")
+    usual = {name: values[:1] or ("any",) for name, values in row.parts.items() if len(values) != 1}
+    known |= {*checkpoint.expected, *(usual if checkpoint.is_known else ())}
+    if lacking := _lacking_parts(checkpoint, {name: usual[name][0] for name in usual if name not in known}):
+        shown = ", ".join(f"{name} {value}" for name, value in lacking.items())
+        lines.append(f"{shown}: by the tensors alone, since nothing says what the model has")
     return tuple(lines)
+
+
+def differing_parts(checkpoint: Checkpoint, config: ViTConfig, name: str, given: Collection[str]) -> tuple[str, ...]:
+    """A line for each part that the model of a name has and the file lacks, which the file decides.
+
+    Args:
+        checkpoint: of no published weights.
+        config: of the name.
+        name: of a model.
+        given: fields that the caller has decided.
+    """
+    if checkpoint.is_resnet:
+        return ()
+    parts = {part: getattr(config, part) for part in PLAIN_PARTS if part in RECORD_OF and part not in given}
+    parts.pop("class_token", None)  # which the pooling decides
+    lacking = _lacking_parts(checkpoint, parts)
+    return tuple(f"{part} {value}, where {name} has {parts[part]}" for part, value in lacking.items())
+
+
+def _lacking_parts(checkpoint: Checkpoint, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the tensors show of those parts of which they have less, or of registers another number."""
+    found = checkpoint.parts
+    differing = {name: found[name] for name, value in parts.items() if found[name] not in (None, value)}
+    return {name: value for name, value in differing.items() if value in _ABSENT or type(value) is int}
 
 
 def find_provenance(
@@ -155,6 +190,7 @@ def open_checkpoint(source: WeightsFile, is_resnet: bool = False) -> Checkpoint:
         CheckpointError: if the file holds a model of another kind, or not what the table says.
     """
     checkpoint, record = read_checkpoint(source.path), source.record
+    check_layers(checkpoint)
     if checkpoint.is_resnet != is_resnet:
         wanted, other = ("a ResNet baseline", "build") if is_resnet else ("a Vision Transformer", "build_resnet")
         raise CheckpointError(

@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -41,7 +41,7 @@ from keras_vit.weights.families import LAYOUTS, cut, is_known, is_same_epsilon, 
 from keras_vit.weights.families.dinov3 import PERIODS
 from keras_vit.weights.families.layout import UNSTORED_FIELDS
 from keras_vit.weights.infer_fields import infer_fields
-from keras_vit.weights.read import CheckpointError, forget_pages
+from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.text_tower import NO_PASS
 
 _log = logging.getLogger("keras_vit")
@@ -117,7 +117,7 @@ def fill(
 
     Args:
         model: made of the layers of this package.
-        checkpoint: a `Checkpoint`.
+        checkpoint: a `Checkpoint`, of which the tensors are taken.
         resize_method: for the position table or those of relative bias; by default that of the file's layout.
         dropped_layers: layers whose tensors in the file are set aside.
         new_layers: layers of the model that keep their initial values.
@@ -157,11 +157,12 @@ def fill(
             release(variables.values())
         raise
     zero_head = HEAD_KERNEL in tensors and not np.any(tensors[HEAD_KERNEL])
+    cast(dict, checkpoint.tensors).clear()  # so that each array is freed once the model has its numbers
     if deferred:
-        initialize_variables(wanted, tensors, _take_copy)
+        initialize_variables(wanted, tensors)
     else:
         for path, variable in wanted.items():
-            variable.assign(_take_copy(tensors.pop(path)))
+            variable.assign(float32_copy(tensors.pop(path)))
     for line in report:
         _log.info("%s: %s", checkpoint.path.name, line)
     if zero_head:  # at the end, so that a model is whole even where warnings are errors
@@ -175,7 +176,7 @@ def _check_unstored_fields(model: keras.Model, checkpoint: Checkpoint) -> None:
         in_model, in_file = (fields.get(name, usual) for fields in (inferred_fields(model), checkpoint.fields))
         if in_model != in_file:
             raise CheckpointError(
-                f"the model must have the file's `{name}`, or its numbers would be others.\n"
+                f"the model must have the file's `{name}`, since with another its numbers would be others.\n"
                 f"Received: {name}={in_model!r}, and {in_file!r} of {checkpoint.path}. Build with "
                 f"{name}={in_file!r}, or leave the config out: `keras_vit.build(weights=...)`."
             )
@@ -189,7 +190,7 @@ def _check_pooling(checkpoint: Checkpoint, tensors: Mapping[str, Any], variables
     kinds = [f"pooling={kind!r}" if kind else "another pooling" for kind in (in_model, in_file)]
     instead = f"Build with {kinds[1]}, or leave it out" if in_file else "Leave `pooling` out"
     raise CheckpointError(
-        "attention pooling has weights of its own, so the model and the file must both have it, or neither.\n"
+        "a model pools by attention with the weights of its file, so both must pool so, or neither.\n"
         f"Received: {kinds[0]}, and {kinds[1]} in {checkpoint.path}. {instead}; or take all tokens, "
         '`include_top=False, pooling="none"`, and pool them in a layer of your own.'
     )
@@ -197,13 +198,6 @@ def _check_pooling(checkpoint: Checkpoint, tensors: Mapping[str, Any], variables
 
 def _is_user_layer(layer: keras.layers.Layer, user_layers: Sequence[str]) -> bool:
     return layer.name in user_layers and bool(layer.weights)
-
-
-def _take_copy(array: np.ndarray) -> np.ndarray:
-    """A copy in float32; the file's pages are then released."""
-    copy = float32_copy(array)
-    forget_pages(array)
-    return copy
 
 
 def _adapt(
@@ -374,7 +368,7 @@ def _check_supported(path: Path, tensors: Mapping[str, Any], wanted: Collection[
     extra = [name for name in tensors if name not in wanted]
     if found := _unsupported_parts(extra):
         raise CheckpointError(
-            "the file has parts that are not known here. Without them, its numbers would be others.\n"
+            "the file has parts that its layout here has no name for, and without these its numbers would be others.\n"
             f"Received: {path} with {'; '.join(found)}. Take a checkpoint of a plain ViT as its software writes it, or "
             "use that software."
         )

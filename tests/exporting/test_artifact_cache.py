@@ -14,6 +14,7 @@ from forks import forked
 
 from keras_vit.exporting.engines import artifact_cache
 from keras_vit.exporting.engines.artifact_cache import ArtifactCache, max_bytes_kept
+from keras_vit.exporting.engines.cache import _read_note
 
 ONE, TWO, THREE = (letter * 64 for letter in "abc")
 FILES = {"network.bin": b"weights" * 100, "network.xml": b"<graph/>"}
@@ -43,7 +44,7 @@ def keep(folder, name=ONE, most=10**6):
 def assert_kept(networks, name=ONE):
     found = networks.get(name)
     assert {path.name: path.read_bytes() for path in found.iterdir() if path.name != "kept.json"} == FILES
-    assert networks.get_note(name) == name.encode()
+    assert networks.get_note(name, bytes) == name.encode()
 
 
 def everything_in(folder):
@@ -55,7 +56,7 @@ def test_network_and_note_are_found_again_and_the_folder_is_ours_alone(folder):
     assert networks.fault is None
     assert_kept(ArtifactCache(folder, 1))
     assert networks.get(TWO) is None
-    assert networks.get_note(TWO) is None
+    assert networks.get_note(TWO, bytes) is None
     assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / ONE)] == [0o700, 0o700]
 
 
@@ -109,11 +110,11 @@ def test_killed_process_leaves_no_half_note(folder):
 
     assert forked(dies) == -signal.SIGKILL
     networks = ArtifactCache(folder, 10**6)
-    assert networks.get_note(ONE) is None
+    assert networks.get_note(ONE, bytes) is None
     (part,) = folder.iterdir()
     os.utime(part, (0, 0))  # an hour ago, after which it is nobody's
     networks.put_note(ONE, b"newer")
-    assert networks.get_note(ONE) == b"newer"
+    assert networks.get_note(ONE, bytes) == b"newer"
     assert everything_in(folder) == [f"{ONE}.note"]
 
 
@@ -137,7 +138,7 @@ def test_processes_that_keep_read_and_remove_at_once_see_whole_networks(folder):
                         assert (found / file).read_bytes() == FILES[file]
                     except FileNotFoundError:  # removed by another to make room
                         break
-            assert networks.get_note(name) in (None, name.encode())
+            assert networks.get_note(name, bytes) in (None, name.encode())
             assert networks.fault is None
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -210,8 +211,23 @@ def test_damaged_note_is_told_and_made_anew(folder, damage, monkeypatch):
     if not (folder / f"{ONE}.note").stat().st_mode & 0o777:
         monkeypatch.setattr(artifact_cache, "read_regular", lambda *_: refused())  # root may read all
     with pytest.warns(UserWarning, match=r"the engine is made anew, as .*\.note is of no use: "):
-        assert networks.get_note(ONE) is None
+        assert networks.get_note(ONE, bytes) is None
     assert not os.path.lexists(folder / f"{ONE}.note")
+
+
+def test_note_of_a_right_digest_and_something_else_is_made_anew(folder):
+    networks = keep(folder)
+    for content in (b"{}", b"", b"PK\x03\x04"):
+        networks.put_note(ONE, content)
+        with pytest.warns(UserWarning, match=r"is of no use: it holds something else"):
+            assert networks.get_note(ONE, _read_note) is None
+
+
+@pytest.mark.parametrize("gigabytes", ["1e300", "inf", "nan", "-1", "many"])
+def test_limit_that_is_no_number_of_bytes_is_refused(monkeypatch, gigabytes):
+    monkeypatch.setenv("KERAS_VIT_ENGINES_GB", gigabytes)
+    with pytest.raises(ValueError, match=f"KERAS_VIT_ENGINES_GB={gigabytes}"):
+        artifact_cache.max_bytes_kept()
 
 
 def refused():

@@ -46,13 +46,13 @@ def test_loading_into_a_built_model_gives_its_weights(saved):
 @pytest.mark.parametrize(
     ("name", "array", "line"),
     [
-        ("scale", None, r"- encoder_norm/gamma \(12,\)"),
-        ("scales", np.ones(12, "float32"), r"\+ Transformer/encoder_norm/scales \(12,\)"),
+        ("encoderblock_0/LayerNorm_2/scale", None, r"- block_00/norm_2/gamma \(12,\)"),
+        ("encoder_norm/scales", np.ones(12, "float32"), r"\+ Transformer/encoder_norm/scales \(12,\)"),
     ],
 )
 def test_a_missing_or_extra_array_is_named_and_nothing_changes(saved, name, array, line):
     model, path, edit = saved
-    edit(**{f"Transformer/encoder_norm/{name}": array})
+    edit(**{f"Transformer/{name}": array})
     copy = keras.models.clone_model(model)
     before = [numpy(w) for w in copy.weights]
     with pytest.raises(CheckpointError, match=rf"\(1\):\n    {line}"):

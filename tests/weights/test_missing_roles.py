@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from conftest import GOLDEN
 from safetensors.numpy import load_file, save_file
+from weights.role_sweep import silent_changes
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.metadata import timm, transformers
 from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.registry import all_records
 
 ENCODERS = GOLDEN / "encoders"
 
@@ -41,6 +43,34 @@ def test_role_that_is_missing_in_every_block_is_seen_by_what_the_config_says(tmp
         keras_vit.build(weights=file.parent, include_top=False)
 
 
+KINDS = ("encoders", "classifiers", "towers")
+SWEPT = [f"{kind}/{path.name}" for kind in KINDS for path in sorted((GOLDEN / kind).iterdir())]
+NO_FAMILY = "encoders/huggingface_tipsv2_gated"  # which a file alone does not say
+
+
+@pytest.mark.parametrize("folder", SWEPT)
+def test_no_role_can_be_missing_in_silence(tmp_path, folder):
+    """Each from all blocks, with the config; the rows of tables and the tokens too."""
+    assert silent_changes(tmp_path, folder, has_config=True) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_config", [True, False])
+@pytest.mark.parametrize("folder", SWEPT)
+def test_nothing_can_be_missing_in_silence(tmp_path, folder, has_config):
+    if has_config or folder != NO_FAMILY:
+        assert silent_changes(tmp_path, folder, has_config, everything=True) == []
+
+
+def test_records_have_the_parts_of_their_layout():
+    """Each published encoder's config against what files of its layout have."""
+    for record in all_records():
+        config, parts = record.config, LAYOUTS[record.layout].parts if record.layout else {}
+        for part, values in parts.items():
+            value = config.has_class_token if part == "class_token" else getattr(config, part, None)
+            assert not values or value is None or value in values, (record.name, part, value)
+
+
 def test_head_of_fewer_classes_than_the_config_says_is_refused(tmp_path):
     file = Path(shutil.copytree(ENCODERS / "timm_clip", tmp_path / "clip")) / "model.safetensors"
     arrays = load_file(file)
@@ -62,15 +92,13 @@ def claiming(tmp_path, folder, **said):
 TIMM = {  # folder: architectures of other families, or of none that is computed here
     "timm_dinov3": ("eva02_large_patch14_224", "vit_base_patch16_224", "vit_pe_spatial_base_patch16_512"),
     "timm_eva02_clip": ("vit_base_patch16_224", "vit_giant_patch16_lingbot", "beit_base_patch16_224"),
-    "timm_mae": ("qwen3_vit_88m_enc", "deepseek_vit_412m_enc"),
     "timm_dinov2": ("vit_giant_patch16_lingbot", "vit_small_patch16_rope_224", "vit_giant_patch16_gap_224"),
     "timm_clip": ("vit_pe_core_base_patch16_224", "swin_tiny_patch4_window7_224", "vit_relpos_base_patch16_224"),
     "timm_beit": ("vit_base_patch16_224", "naflexvit_base_patch16_siglip", "vit_small_patch16_18x2_224", "resnet50"),
 }
 TRANSFORMERS = {
     "huggingface_dinov2": ("clip_vision_model", "dinov3_vit", "dinov2_with_registers", "swin", "dinov3_convnext"),
-    "huggingface_siglip": ("vit", "ijepa", "dpt", "qwen3_vl_vision"),
-    "huggingface_clip": ("mlcd_vision_model",),
+    "huggingface_siglip": ("vit", "ijepa", "dpt"),
     "huggingface_beit": ("dinov2", "radio"),
 }
 

@@ -13,6 +13,7 @@ from torch_files import Call, Stored, Tensor, members_of, pickled, size_of_torch
 
 from keras_vit.weights.read import CheckpointError, scan
 from keras_vit.weights.read.headers import LARGEST_DIRECTORY
+from keras_vit.weights.read.torch_file import Other, read_pickle
 
 NUMBERS = (np.arange(15, dtype="float32") / 4).reshape(3, 5)
 A = Stored(NUMBERS, "0")
@@ -53,7 +54,7 @@ def test_file_of_a_training_that_torch_wrote_is_read():
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_tensors_are_maps_of_the_file(path, protocol):
+def test_tensors_are_read_only_views(path, protocol):
     write_torch(path, {"a": NUMBERS}, protocol=protocol)
     array = scan(path).read()["a"]
     np.testing.assert_array_equal(array, NUMBERS)
@@ -160,8 +161,8 @@ def test_shared_storage_is_checked_once(path, monkeypatch):
     large, looked = Stored(np.zeros(1000, "float32"), "0"), []
     write(path, {f"a{n}": Tensor(large, (1,), (1,), n) for n in range(1000)}, large)
     file = scan(path)
-    original = type(file)._verify
-    monkeypatch.setattr(type(file), "_verify", lambda *a, **k: looked.append(a[3]) or original(*a, **k))
+    original = type(file)._load
+    monkeypatch.setattr(type(file), "_load", lambda *a, **k: looked.append(a[3]) or original(*a, **k))
     assert len(file.read()) == 1000
     assert len(looked) == 1
 
@@ -191,6 +192,20 @@ def test_numbers_of_a_view_are_looked_at(path):
     write(path, {"good": Tensor(bad, (2,), (2,)), "bad": Tensor(bad, (2,), (1,), 0)}, bad)
     assert list(scan(path).read(["good"])["good"]) == [1, 2]
     assert_refused(path, "'bad' holds 1 NaN")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pathlib PosixPath", "pathlib._local PosixPath", "pathlib._local WindowsPath", "argparse Namespace"),
+        *("numpy.core.multiarray scalar", "numpy._core.multiarray scalar", "numpy._core.numeric _frombuffer"),
+        *("omegaconf.dictconfig DictConfig", "omegaconf.base ContainerMetadata", "torch.torch_version TorchVersion"),
+    ],
+)
+def test_object_of_a_training_stands_for_itself_by_each_of_its_names(name):
+    """Python 3.13 writes `pathlib._local`, NumPy 2 `numpy._core`; nothing of them is made."""
+    found, _ = read_pickle(f"c{name.replace(' ', chr(10))}\n(Vx\ntR.".encode())
+    assert found == Other(tuple(name.split()))
 
 
 @pytest.mark.parametrize(

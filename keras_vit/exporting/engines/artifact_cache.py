@@ -17,7 +17,7 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from keras_vit.exporting.staging import remove_stale_folders, staging
 from keras_vit.files import atomic_write, disk_size, flush, json_object, private_dir, read_head, read_regular
@@ -26,6 +26,7 @@ from keras_vit.weights.download.remote import megabytes
 
 # Calls the given function with a folder to write into; returns the folder, or `None` if it could not be written.
 Store: TypeAlias = Callable[[Callable[[Path], None]], Path | None]
+Content = TypeVar("Content")
 LIMIT = "KERAS_VIT_ENGINES_GB"
 _DEFAULT_GB = 4.0  # ten B/16 in float32
 _NAME = re.compile(r"[0-9a-f]{64}(\.note)?")
@@ -42,12 +43,12 @@ def max_bytes_kept() -> int:
     """
     given = os.environ.get(LIMIT) or _DEFAULT_GB
     try:
-        gigabytes = float(given)
+        most = float(given) * 1e9
     except ValueError:
-        gigabytes = math.nan
-    if not 0 <= gigabytes < math.inf:
+        most = math.nan
+    if not 0 <= most < math.inf:
         raise ValueError(f"{LIMIT} must be a number of gigabytes, 0 to keep nothing.\nReceived: {LIMIT}={given}")
-    return int(gigabytes * 1e9)
+    return int(most)
 
 
 class ArtifactCache:
@@ -73,16 +74,23 @@ class ArtifactCache:
         for path in filter(_is_partly_removed, filter(is_artifact_name, folder.iterdir())):
             remove(path)
 
-    def get_note(self, name: str) -> bytes | None:
-        """The bytes that `put_note` wrote; `None` if they are missing or damaged."""
+    def get_note(self, name: str, parse: Callable[[bytes], Content]) -> Content | None:
+        """What `parse` makes of the bytes that `put_note` wrote; `None` if they are missing, damaged or something else.
+
+        Any error that `parse` raises means a note of something else.
+        """
         path = self._folder / f"{name}{_NOTE}"
         with _remove_if_damaged(path):
             _check_own(path, stat.S_ISREG)
             found = read_regular(path, _MAX_NOTE)
             if found[:_DIGITS] != hashlib.sha256(found[_DIGITS:]).hexdigest().encode():
                 raise ValueError("its digest differs")
+            try:
+                content = parse(found[_DIGITS:])
+            except Exception as error:  # of JSON, NumPy or a record
+                raise ValueError(f"it holds something else: {error}") from error
             os.utime(path)
-            return found[_DIGITS:]
+            return content
         return None
 
     def put_note(self, name: str, content: bytes) -> None:

@@ -71,13 +71,7 @@ class EngineCache:
 
     def get(self) -> tuple[EngineReport, np.ndarray] | None:
         """The report of an earlier call with the same request, and a photo `(H, W, C)` that it compared."""
-        content = self._artifacts.get_note(self._note_name())
-        if content is None:
-            return None
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            facts = json.loads(arrays["report"].tobytes())
-            drift = tuple(Drift(**each) for each in facts.pop("drift"))
-            return EngineReport(**facts, drift=drift), arrays["photo"]
+        return self._artifacts.get_note(self._note_name(), _read_note)
 
     def put(self, report: EngineReport, photo: np.ndarray) -> None:
         """Stores a report for `get`, unless its network could not be stored."""
@@ -126,6 +120,17 @@ class EngineCache:
 
     def _name(self, *facts: Any) -> str:
         return hashlib.sha256(json.dumps([self._digest, *facts]).encode()).hexdigest()
+
+
+def _read_note(content: bytes) -> tuple[EngineReport, np.ndarray]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        facts, photo = json.loads(arrays["report"].tobytes()), arrays["photo"]
+    drift = tuple(Drift(**each) for each in facts.pop("drift"))
+    report = EngineReport(**facts, drift=drift)
+    str(report), report.line()  # which no report of other types can write
+    if photo.ndim != 3 or photo.dtype.kind not in "uif":
+        raise ValueError(f"a photo must be (H, W, C) numbers.\nReceived: {photo.dtype} of shape {photo.shape}.")
+    return report, photo
 
 
 def open_cache(request: Request, cache: FilePath | None) -> EngineCache | None:

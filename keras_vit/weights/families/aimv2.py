@@ -6,7 +6,7 @@ All have RMSNorm, a norm of patches, and a gated MLP. Transformers' may end in a
 import dataclasses
 
 from keras_vit.weights.families.clip import CLIP_PHOTOS
-from keras_vit.weights.families.layout import Layout
+from keras_vit.weights.families.layout import PLAIN_PARTS, Layout
 from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes
 
 _QKV = ("attention/query", "attention/key", "attention/value")
@@ -33,6 +33,16 @@ AIMV2 = Layout(
             "mlp/up": "mlp.fc3",
             "mlp/down": "mlp.fc2",
         },
+    },
+    parts={
+        **PLAIN_PARTS,
+        "patch_norm": (True,),
+        "norm": ("rms",),
+        "gated_mlp": (True,),
+        "qkv_bias": ("none", "all"),
+        "proj_bias": (False, True),
+        "mlp_bias": (False, True),
+        "class_token": (False,),
     },
     activation="gelu",  # which no gated MLP has
     layer_norm_epsilon=1e-5,
@@ -63,6 +73,7 @@ TIMM_AIMV2 = dataclasses.replace(
             "mlp/down": "mlp.fc2",
         },
     },
+    parts={**AIMV2.parts, "final_norm": ("tokens", "pooled")},
     resize_method="bicubic_antialias",
 )
 _HEAD: Layers = {"probe": "cls_token", "attention/key": "k_proj", "attention/value": "v_proj"}
@@ -90,6 +101,6 @@ HF_AIMV2 = dataclasses.replace(
         },
         ("pooling/", "head."): {**_HEAD, "attention/out": "output_proj"},
     },
+    parts={**AIMV2.parts, "attention_pooling": (True, False)},
     resize_method="bicubic",
-    position_embedding="sincos2d_mae",  # of native sizes, which have no table
 )

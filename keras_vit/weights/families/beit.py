@@ -9,10 +9,18 @@ import re
 from collections.abc import Callable, Collection
 
 from keras_vit.weights.families.eva import TIMM_EVA
-from keras_vit.weights.families.layout import Layout
+from keras_vit.weights.families.layout import PLAIN_PARTS, Layout
 from keras_vit.weights.families.renames import TORCH
 
 _TABLE = "relative_position_bias_table"
+_PARTS = {
+    **PLAIN_PARTS,
+    "qkv_bias": ("query_value", "none"),
+    "layer_scale": ("both", "none"),
+    "relative_bias": ("blocks", "shared"),
+    "final_norm": ("pooled", "tokens", "none"),
+    "position_table": (True, False),
+}
 
 TIMM_BEIT = dataclasses.replace(
     TIMM_EVA,
@@ -26,6 +34,7 @@ TIMM_BEIT = dataclasses.replace(
         ("relative_bias_{block:02}/", "blocks.{block}.attn."): {"table": _TABLE},
         ("relative_bias_shared/", "rel_pos_bias."): {"table": _TABLE},
     },
+    parts=_PARTS,
     position_embedding="none",
     folder=None,
 )
@@ -75,6 +84,7 @@ HF_BEIT = Layout(
         },
         ("relative_bias_shared/", "encoder.relative_position_bias."): {"table": _TABLE},
     },
+    parts={**_PARTS, "qkv_bias": ("query_value",)},
     activation="gelu",
     layer_norm_epsilon=1e-12,
     resize_method="bicubic",

@@ -16,11 +16,12 @@ import numpy as np
 from keras_vit.config.position_tables import square_grid
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.eva import TIMM_EVA
-from keras_vit.weights.families.layout import Arrays, Layout, Makers, Names, find_shape
+from keras_vit.weights.families.layout import PLAIN_PARTS, Arrays, Layout, Makers, Names, find_shape
 from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes
 from keras_vit.weights.read import CheckpointError
 
 _PATCH_KERNEL, _CHANNELS = "embeddings.patch_embedding.weight", 3
+_PARTS = {**PLAIN_PARTS, "patch_bias": (False,), "pre_norm": (True,)}
 _STYLE = dataclasses.replace(TORCH, reshapes={**TORCH.reshapes, "token": NoUnitAxes(2), "table": NoUnitAxes(1)})
 CLIP_PHOTOS = Preprocessing(
     image_size=None,
@@ -104,6 +105,7 @@ HF_CLIP = Layout(
     written_names=_written_names,
     read_steps=(_add_head_bias,),
     written_steps=(_drop_head_bias,),
+    parts=_PARTS,
     activation="quick_gelu",
     layer_norm_epsilon=1e-5,
     resize_method="bicubic",
@@ -142,6 +144,7 @@ HF_SIGLIP = Layout(
     },
     read_names=_strip_vision_model,
     written_names=_written_names,
+    parts={**PLAIN_PARTS, "class_token": (False,), "attention_pooling": (True, False)},
     activation="gelu_tanh",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic",
@@ -208,33 +211,24 @@ OPEN_CLIP = Layout(
             "norm_2": "ln_2",
             "mlp/dense_1": "mlp.c_fc",
             "mlp/dense_2": "mlp.c_proj",
-            "layer_scale_1/gamma": "ls_1.gamma",
-            "layer_scale_2/gamma": "ls_2.gamma",
         },
     },
     read_names=lambda names: lambda name: name.replace(".in_proj_", ".in_proj."),
     written_names=lambda names: lambda name: name.replace(".in_proj.", ".in_proj_"),
     read_steps=(_add_head_bias,),
     written_steps=(_drop_head_bias,),
+    parts=_PARTS,
     activation="gelu",
     layer_norm_epsilon=1e-5,
     resize_method="bicubic_antialias",
     preprocessing=CLIP_PHOTOS,
 )
-_GAP_NORM: Layers = {"encoder_norm": "pooled_norm"}
-OPEN_CLIP_GAP = dataclasses.replace(  # of CLIPA (arXiv:2305.07017): the mean of the patches, then the norm
-    OPEN_CLIP,
-    name="open_clip_gap",
-    requires=(*OPEN_CLIP.requires[:3], OPEN_CLIP.requires[4]),
-    forbids=(r"ln_pre\..*", *OPEN_CLIP.forbids),
-    names={
-        prefixes: {_GAP_NORM.get(path, path): name for path, name in layers.items() if path != "pre_norm"}
-        for prefixes, layers in OPEN_CLIP.names.items()
-    },
-)
 
 
 _PE_PHOTOS = Preprocessing(image_size=None, interpolation="bilinear", antialias=True, resize="squash")
+_PE_BLOCK = ("block_{block:02}/", "transformer.resblocks.{block}.")
+_PE_PARTS = {**_PARTS, "layer_scale": ("both", "none"), "class_token": (True, False)}
+_SCALES: Layers = {"layer_scale_1/gamma": "ls_1.gamma", "layer_scale_2/gamma": "ls_2.gamma"}
 
 
 def _pe_rotary(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -276,6 +270,7 @@ PE_CORE = dataclasses.replace(
     prefix="",
     names={
         **OPEN_CLIP.names,
+        _PE_BLOCK: {**OPEN_CLIP.names[_PE_BLOCK], **_SCALES},
         ("pooling/", "attn_pool."): {
             "probe": "probe",
             ("attention/query", "attention/key", "attention/value"): "attn.in_proj",
@@ -286,6 +281,7 @@ PE_CORE = dataclasses.replace(
         },
     },
     defaults=_pe_rotary,
+    parts=_PE_PARTS,
     resize_method="bilinear",
     preprocessing=_PE_PHOTOS,
 )
@@ -294,6 +290,7 @@ PE = dataclasses.replace(
     name="pe",
     requires=PE_CORE.requires[:3],
     forbids=(r"ln_post\.weight", r"attn_pool\..*"),
+    parts={**_PE_PARTS, "final_norm": ("none",)},
     names=_drop_end(PE_CORE),
 )
 TIMM_PE_CORE = dataclasses.replace(
@@ -302,6 +299,7 @@ TIMM_PE_CORE = dataclasses.replace(
     requires=(r"patch_embed\.proj\.weight", r"norm_pre\.weight", r"norm\.weight", r"attn_pool\.latent"),
     forbids=(r"blocks\.0\.attn\.(q_bias|q_proj\.weight)",),
     defaults=_timm_pe_rotary,
+    parts=_PE_PARTS,
     layer_norm_epsilon=1e-5,
     preprocessing=_PE_PHOTOS,
 )
@@ -310,5 +308,6 @@ TIMM_PE = dataclasses.replace(
     name="timm_pe",
     requires=TIMM_PE_CORE.requires[:2],
     forbids=(*TIMM_PE_CORE.forbids, r"norm\.weight", r"attn_pool\..*"),
+    parts=PE.parts,
     names=_drop_end(TIMM_PE_CORE),
 )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.families.layout import IMAGENET_PHOTOS, Arrays, Layout, Makers, find_shape
+from keras_vit.weights.families.layout import ANY, IMAGENET_PHOTOS, PLAIN_PARTS, Arrays, Layout, Makers, find_shape
 from keras_vit.weights.families.renames import TORCH, Layers
 
 _REGISTERS = "register_tokens/tokens"
@@ -67,6 +67,13 @@ DINOV2 = Layout(
         },
     },
     written_steps=(_add_mask_token,),
+    parts={
+        **PLAIN_PARTS,
+        "layer_scale": ("both",),
+        "gated_mlp": (False, True),
+        "registers": ANY,
+        "prefix_rows": ("all", "class"),
+    },
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic_offset",
@@ -126,6 +133,7 @@ HF_DINOV2 = dataclasses.replace(
     read_names=lambda names: lambda name: re.sub(f"^{_PREFIX}", "", name),
     written_names=_written_names("dinov2."),
     classifier={"pooling": "token_gap"},
+    parts={**DINOV2.parts, "qkv_bias": ("all", "none")},
     names={
         ("", ""): _EMBEDDINGS,
         ("block_{block:02}/", "encoder.layer.{block}."): {

@@ -8,7 +8,7 @@ keys, and keys and values that groups of heads share.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from keras_vit.weights.families.eva import (
     split,
     split_qkv,
 )
-from keras_vit.weights.families.layout import IMAGENET_PHOTOS, Arrays, Makers, Names
+from keras_vit.weights.families.layout import ANY, IMAGENET_PHOTOS, PLAIN_PARTS, Arrays, Makers, Names
 from keras_vit.weights.families.renames import Layers
 from keras_vit.weights.families.timm import TOKENS
 from keras_vit.weights.read import CheckpointError
@@ -150,6 +150,7 @@ DINOV3 = dataclasses.replace(
     read_steps=(_split_qkv,),
     written_steps=(*DINOV2.written_steps, _join_qkv),
     defaults=_defaults,
+    parts={**DINOV2.parts, "qkv_bias": ("query_value", "none"), "position_table": (False,)},
     layer_norm_epsilon=1e-5,
     position_embedding="none",
     preprocessing=_PHOTOS,
@@ -190,6 +191,12 @@ HF_DINOV3 = dataclasses.replace(
     written_names=_written_names,
     read_steps=(drop_empty_registers,),
     written_steps=(*DINOV2.written_steps, add_empty_registers),
+    parts={
+        **DINOV3.parts,
+        "qkv_bias": ("all", "query_value", "none"),
+        "proj_bias": (True, False),
+        "mlp_bias": (True, False),
+    },
 )
 TIMM_DINOV3 = dataclasses.replace(
     TIMM_EVA,
@@ -215,6 +222,7 @@ TIMM_DINOV3 = dataclasses.replace(
     read_steps=(split_qkv,),
     written_steps=(join_qkv,),
     defaults=_defaults,
+    parts={**DINOV3.parts, "final_norm": ("tokens", "pooled")},
     layer_norm_epsilon=1e-5,
     position_embedding="none",
     normalizes_means=False,
@@ -245,49 +253,15 @@ TIMM_SAPIENS2 = dataclasses.replace(
     forbids=("pos_embed", r"blocks\.0\.attn\.q_norm\.bias"),
     names=_NAMES,
     defaults=_sapiens_defaults,
+    parts={
+        **PLAIN_PARTS,
+        "norm": ("rms",),
+        "gated_mlp": (True, False),
+        "layer_scale": ("attention",),
+        "qk_norm": ("head",),
+        "registers": ANY,
+        "position_table": (False,),
+    },
     position_embedding="none",
     written_steps=(join_gate,),
-)
-_SAPIENS_NAMES = (  # (the authors' word, timm's)
-    ("patch_embed.projection.", "patch_embed.proj."),
-    ("storage_tokens", "reg_token"),
-    (".ln1.", ".norm1."),
-    (".ln2.", ".norm2."),
-    (".attn.gamma.weight", ".gamma_1"),
-    *((f".attn.w{letter}.", f".attn.{letter}_proj.") for letter in "qkv"),
-    (".ffn.w12.", ".mlp.fc1."),
-    (".ffn.w3.", ".mlp.fc2."),
-)
-
-
-def _to_timm_names(arrays: Arrays, num_patches: int | None) -> Arrays:
-    return {_spelled(name, _SAPIENS_NAMES): array for name, array in arrays.items()}
-
-
-def _to_sapiens_names(makers: Makers) -> Makers:
-    """Of the authors, and of transformers, whose class writes these."""
-    words = [(new, old) for old, new in _SAPIENS_NAMES] + [(".mlp.fc3.", ".ffn.w3.")]
-    return {_spelled(name, words): make for name, make in makers.items()}
-
-
-def _spelled(name: str, words: Iterable[tuple[str, str]]) -> str:
-    last = {"ln1.weight": "norm.weight", "norm.weight": "ln1.weight"}
-    return last.get(name) or next((name.replace(old, new) for old, new in words if old in name), name)
-
-
-HF_SAPIENS2 = dataclasses.replace(
-    TIMM_SAPIENS2,
-    name="huggingface_sapiens2",
-    software="transformers",
-    folder=None,
-    requires=(
-        *(r"patch_embed\.projection\.weight", "storage_tokens", r"blocks\.0\.attn\.q_norm\.weight"),
-        *(r"blocks\.0\.attn\.wq\.weight", r"blocks\.0\.ffn\.w12\.weight"),
-    ),
-    model_types=("sapiens2",),
-    names={**_NAMES, ("", ""): {path: name for path, name in _NAMES["", ""].items() if path != "head"}},
-    read_steps=(_to_timm_names, *TIMM_SAPIENS2.read_steps),
-    written_steps=(*TIMM_SAPIENS2.written_steps, _to_sapiens_names),
-    written_names=lambda names: str,
-    preprocessing=_PHOTOS,
 )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.families.layout import Arrays, Folder, Makers
+from keras_vit.weights.families.layout import ANY, PLAIN_PARTS, Arrays, Folder, Makers
 from keras_vit.weights.families.renames import Layers
 from keras_vit.weights.families.timm import ATTENTION_POOLING, TIMM, TOKENS, add_prefix_rows, fold_prefix_rows
 from keras_vit.weights.metadata.timm import POOL_WORDS, timm_config, timm_snippet
@@ -259,6 +259,12 @@ TIMM_EVA = dataclasses.replace(
     read_steps=(add_prefix_rows, split_qkv),
     written_steps=(_join_fused, fold_prefix_rows),
     defaults=_defaults,
+    parts={
+        **TIMM.parts,
+        **dict.fromkeys(("proj_bias", "mlp_bias"), (True,)),
+        "qkv_bias": ("all", "query_value", "none"),
+        "layer_scale": ("both", "attention", "none"),
+    },
     folder=Folder(eva_files, timm_snippet, epsilons=(1e-5,), stores_rotary=True, always_resizes=True),
 )
 EVA02 = dataclasses.replace(
@@ -272,6 +278,14 @@ EVA02 = dataclasses.replace(
     written_names=lambda names: str,
     read_steps=(_to_timm_names, *TIMM_EVA.read_steps),
     written_steps=(*TIMM_EVA.written_steps, _to_author_names),
+    parts={
+        **PLAIN_PARTS,
+        "qkv_bias": ("query_value",),
+        "gated_mlp": (True,),
+        "attention_norm": (True, False),
+        "mlp_norm": (True, False),
+        "final_norm": ("tokens", "pooled", "none"),
+    },
     resize_method="bicubic",
 )
 _GRID: Mapping[str, Any] = {"rotary_layout": "interleaved", "rotary_coordinates": "grid"}
@@ -338,6 +352,13 @@ TIMM_ROPE = dataclasses.replace(
     read_steps=(add_prefix_rows, split_qkv, _split_frequencies),
     written_steps=(join_qkv, _fold_class_row, _stack_frequencies),
     defaults=_rope_defaults,
+    parts={
+        **PLAIN_PARTS,
+        "layer_scale": ("both",),
+        "final_norm": ("tokens", "pooled"),
+        "position_table": (True, False),
+        "prefix_rows": ("none",),
+    },
     position_embedding="none",
 )
 TIMM_ROPE_REGISTERS = dataclasses.replace(
@@ -359,5 +380,14 @@ TIMM_ROPE_REGISTERS = dataclasses.replace(
     read_steps=(split_qkv,),
     written_steps=(join_qkv,),
     defaults=lambda tensors: dict(TIMM_ROTARY),
+    parts={
+        **PLAIN_PARTS,
+        "qkv_bias": ("query_value", "none"),
+        "layer_scale": ("both",),
+        "final_norm": ("pooled", "tokens"),
+        "registers": ANY,
+        "class_token": (False,),
+        "position_table": (False,),
+    },
     position_embedding="none",
 )

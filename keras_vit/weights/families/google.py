@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from keras_vit.config.position_tables import square_grid
-from keras_vit.weights.families.layout import Arrays, Layout, Makers, Names
+from keras_vit.weights.families.layout import PLAIN_PARTS, Arrays, Layout, Makers, Names
 from keras_vit.weights.families.renames import FLAX, Layers, Style, UnitAxes, with_units
 from keras_vit.weights.read import CheckpointError
 
@@ -62,6 +62,7 @@ OFFICIAL = Layout(
         **STEM,
     },
     prefixes=PREFIXES,
+    parts={**PLAIN_PARTS, "class_token": (True, False)},
     activation="gelu_tanh",
     layer_norm_epsilon=1e-6,
 )
@@ -142,6 +143,12 @@ BIG_VISION = Layout(
     prefix="params/",
     read_steps=(_split_blocks, _add_class_row),
     written_steps=(_fold_class_row,),
+    parts={
+        **PLAIN_PARTS,
+        "class_token": (True, False),
+        "position_table": (True, False),
+        "prefix_rows": ("none", "all"),
+    },
     activation="gelu_tanh",
     layer_norm_epsilon=1e-6,
     position_embedding="sincos2d",

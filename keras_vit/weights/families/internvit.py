@@ -5,7 +5,7 @@ Neither has a last LayerNorm unless one is in the file. Vision towers are read o
 
 import dataclasses
 
-from keras_vit.weights.families.layout import IMAGENET_PHOTOS, Layout
+from keras_vit.weights.families.layout import IMAGENET_PHOTOS, PLAIN_PARTS, Layout
 from keras_vit.weights.families.renames import TORCH, Layers
 
 _MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
@@ -38,6 +38,14 @@ HF_INTERNVIT = Layout(
             **_MLP,
             "layer_scale_2/gamma": "lambda_2",
         },
+    },
+    parts={
+        **PLAIN_PARTS,
+        "norm": ("layer", "rms"),
+        "qkv_bias": ("all", "none"),
+        "layer_scale": ("both",),
+        "qk_norm": ("width", "none"),
+        "final_norm": ("tokens", "none"),
     },
     activation="gelu",
     layer_norm_epsilon=1e-6,

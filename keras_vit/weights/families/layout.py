@@ -24,6 +24,28 @@ IMAGENET_PHOTOS = Preprocessing(
     interpolation="bicubic",
     antialias=True,
 )
+# Of a plain Vision Transformer: parts that tensors show, each with all that files may have of it, the fullest first.
+PLAIN_PARTS: Mapping[str, tuple[Any, ...]] = {
+    "patch_bias": (True,),
+    "patch_norm": (False,),
+    "pre_norm": (False,),
+    "norm": ("layer",),
+    "qkv_bias": ("all",),
+    "proj_bias": (True,),
+    "mlp_bias": (True,),
+    "gated_mlp": (False,),
+    "attention_norm": (False,),
+    "mlp_norm": (False,),
+    "layer_scale": ("none",),
+    "relative_bias": ("none",),
+    "qk_norm": ("none",),
+    "final_norm": ("tokens",),
+    "registers": (0,),
+    "class_token": (True,),
+    "class_tokens": (1,),
+    "prefix_rows": ("all",),
+}
+ANY: tuple[Any, ...] = ()  # values of a part of which a family has every number
 # Fields that change the numbers and that most files do not store, and their usual values.
 UNSTORED_FIELDS: Mapping[str, str] = {"rotary": "none", "norm_position": "pre"}
 _as_written: Callable[[Collection[str]], Callable[[str], str]] = lambda names: str  # noqa: E731
@@ -76,6 +98,9 @@ class Layout:
         written_steps: the same for what is written.
         defaults: given the tensors by path, the fields of `ViTConfig` that the software computes by and no tensor
             says.
+        parts: fields of `ViTConfig` that tensors show, each with the values that the family's files have, the fullest
+            first, or `ANY`; besides `position_table`, `attention_pooling`, and `prefix_rows`, the tokens before the
+            patches that have a row in the file's position table. A file with another value is refused.
         activation: none for a layout of ResNet baselines.
         resize_method: of a position table that the software has loaded, at another resolution.
         bias_resize_method: likewise of a table of relative bias.
@@ -113,6 +138,7 @@ class Layout:
     read_steps: tuple[Callable[[Arrays, int | None], Arrays], ...] = ()
     written_steps: tuple[Callable[[Makers], Makers], ...] = ()
     defaults: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] = lambda tensors: {}
+    parts: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=lambda: PLAIN_PARTS)
     activation: str = ""
     layer_norm_epsilon: float = 0.0
     resize_method: str = "align_corners"
@@ -161,6 +187,17 @@ class Layout:
         spelled, others = self.read_names(below), re.compile("|".join((*self.ignores, *self.metadata_arrays)) or "(?!)")
         places = (self._find(spelled(name), "external") or others.fullmatch(name) for name in below)
         return len(below) == len(names) and all(places)
+
+    def stored_rows(self, arrays: Mapping[str, np.ndarray]) -> int | None:
+        """Rows of the position table as the file has it, by names without the prefix; `None` without a table."""
+        spelled = self.read_names(arrays)
+        found = {path: array for name, array in arrays.items() for path in self._paths(spelled(name))}
+        table = found.get("position_embedding/table")
+        return table.shape[-2] if table is not None and table.ndim > 1 else None
+
+    def _paths(self, name: str) -> tuple[str, ...]:
+        rename = self._find(name, "external")
+        return () if rename is None else rename.internal
 
     def unmapped(self, paths: Collection[str]) -> list[str]:
         """Paths without a name in this layout, or parts of a fused array that is incomplete."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.families.layout import Arrays, Layout, Makers
+from keras_vit.weights.families.layout import ANY, PLAIN_PARTS, Arrays, Layout, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.read import CheckpointError
 
@@ -131,6 +131,17 @@ HF_RADIO = Layout(
     read_names=_read_names,
     read_steps=(_split_arrays,),
     written_steps=(_join_arrays,),
+    parts={
+        **PLAIN_PARTS,
+        "patch_bias": (False,),
+        "qkv_bias": ("all", "none"),
+        "gated_mlp": (True, False),
+        "layer_scale": ("both", "none"),
+        "final_norm": ("none",),
+        "registers": ANY,
+        "class_tokens": ANY,
+        "prefix_rows": ("none",),
+    },
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bilinear_crop",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from keras_vit.config.position_tables import square_grid
-from keras_vit.weights.families.layout import Arrays, Folder, Layout, Makers
+from keras_vit.weights.families.layout import ANY, PLAIN_PARTS, Arrays, Folder, Layout, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.metadata.timm import timm_files, timm_snippet
 from keras_vit.weights.read import CheckpointError
@@ -145,6 +145,18 @@ TIMM = Layout(
     written_names=_written_names,
     read_steps=(add_prefix_rows, _rename_gated_mlp),
     written_steps=(_refuse_perception_encoder, fold_prefix_rows),
+    parts={
+        **PLAIN_PARTS,
+        **dict.fromkeys(("patch_bias", "pre_norm", "proj_bias", "mlp_bias", "class_token"), (True, False)),
+        **dict.fromkeys(("attention_norm", "mlp_norm", "attention_pooling"), (True, False)),
+        "gated_mlp": (False, True),
+        "norm": ("layer", "rms"),
+        "qkv_bias": ("all", "none"),
+        "layer_scale": ("both", "none"),
+        "final_norm": ("tokens", "pooled", "none"),
+        "registers": ANY,
+        "prefix_rows": ("all", "class", "none"),
+    },
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic_antialias",
@@ -158,5 +170,6 @@ TIMM_BEIT3 = dataclasses.replace(
     requires=(*TIMM.requires, r"blocks\.0\.attn\.norm\.weight", r"blocks\.0\.mlp\.norm\.weight"),
     forbids=(r"blocks\.0\.attn\.(q_bias|q_proj\.weight)",),
     supports_post_norm=False,
+    parts={**PLAIN_PARTS, "attention_norm": (True,), "mlp_norm": (True,), "final_norm": ("tokens", "pooled")},
     layer_norm_epsilon=1e-5,
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.families.layout import IMAGENET_PHOTOS, Arrays, Folder, Layout, Makers
+from keras_vit.weights.families.layout import ANY, IMAGENET_PHOTOS, PLAIN_PARTS, Arrays, Folder, Layout, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.metadata.transformers import transformers_files, transformers_snippet
 from keras_vit.weights.read import CheckpointError
@@ -111,6 +111,7 @@ HUGGINGFACE = Layout(
     read_steps=(_merge_class_tokens,),
     written_steps=(_split_class_tokens,),
     defaults=_defaults,
+    parts={**PLAIN_PARTS, "qkv_bias": ("all", "none"), "class_token": (True, False), "class_tokens": (1, 2)},
     activation="gelu",
     layer_norm_epsilon=1e-12,
     resize_method="bicubic",
@@ -145,6 +146,7 @@ PIXIO = Layout(
             "mlp/dense_2": "output.dense",
         },
     },
+    parts={**PLAIN_PARTS, "qkv_bias": ("all", "none"), "class_tokens": ANY},
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic",

@@ -6,8 +6,11 @@ understood counts as missing, and one line reports it. Unsupported settings rais
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from keras_vit.annotations import Pair
 from keras_vit.config.position_tables import check_grid
@@ -15,9 +18,8 @@ from keras_vit.config.records import Positions
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.renamed import current_arguments
-from keras_vit.weights.metadata.open_clip import NAME as OPEN_CLIP
-from keras_vit.weights.metadata.open_clip import read_open_clip
-from keras_vit.weights.metadata.record import Metadata, Reading, parse_activation, parse_size
+from keras_vit.weights.infer_fields import infer_fields
+from keras_vit.weights.metadata.record import Metadata, Reading, check_object, parse_activation, parse_size
 from keras_vit.weights.metadata.timm import read_timm
 from keras_vit.weights.metadata.transformers import read_transformers
 from keras_vit.weights.read import TensorFile
@@ -48,13 +50,13 @@ def read(file: TensorFile | ShardedFile) -> Metadata:
         return read_note(file.note, file.path)
     if file.kind == "npz":
         return Metadata()
-    folder, is_open_clip = file.path.parent, file.path.name.startswith("open_clip_")
-    config, remarks = ({}, []) if is_open_clip else _json(folder / "config.json")
+    folder = file.path.parent
+    config, remarks = _json(folder / "config.json")
     if {"pretrained_cfg", "model_args", "architecture"} & set(config):
         found = read_timm(config, folder)
-    elif not config and os.path.lexists(folder / OPEN_CLIP):
-        config, remarks = _json(folder / OPEN_CLIP)
-        found = read_open_clip(config, folder)
+    elif os.path.lexists(folder / "open_clip_config.json"):
+        config, remarks = _json(folder / "open_clip_config.json")
+        found = read_open_clip(config)
     else:
         processor, more = _json(folder / "preprocessor_config.json")
         found, remarks = read_transformers(config, processor, folder), remarks + more
@@ -70,11 +72,18 @@ def _json(path: Path) -> tuple[dict, list[str]]:
 
 
 def make_note(
-    config: dict[str, Any], num_heads: int | None, preprocessing: Preprocessing | None, grid: Pair | None, layout: str
+    config: dict[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    num_heads: int | None,
+    preprocessing: Preprocessing | None,
+    grid: Pair | None,
+    layout: str,
 ) -> dict[str, Any]:
     """The note in files that this package writes."""
+    parts = {name: value for name, value in infer_fields(tensors, num_heads).items() if name not in NOTED_FIELDS}
     note = {
         "dialect": layout,
+        "parts": {name: value for name, value in parts.items() if name != "kv_heads"},
         "config": {name: config[name] for name in NOTED_FIELDS if name in config},
         "num_heads": num_heads,
         "preprocessing": None if preprocessing is None else dataclasses.asdict(preprocessing),
@@ -89,7 +98,7 @@ def read_note(note: dict, path: Path) -> Metadata:
         CheckpointError: for an activation that is not computed here.
     """
     reading = Reading("the file's note")
-    config = reading.part("config", lambda: current_arguments(_object(note["config"])), empty={})
+    config = reading.part("config", lambda: current_arguments(check_object(note["config"])), empty={})
     preprocessing, grid = note.get("preprocessing"), note.get("position_grid")
     fields = {name: config[name] for name in NOTED_FIELDS if name in config}
     if "activation" in fields:
@@ -98,17 +107,27 @@ def read_note(note: dict, path: Path) -> Metadata:
         fields=reading.fields(fields),
         layout=str(note.get("dialect")),
         num_heads=reading.count("num_heads", note.get("num_heads")),
+        sizes=reading.part("parts", lambda: check_object(note.get("parts", {})), empty={}),
         grid=None
         if grid is None
         else reading.part("position_grid", lambda: parse_size(check_grid("position_grid", grid))),
         preprocessing=None
         if preprocessing is None
-        else reading.preprocessing(lambda: Preprocessing(**_object(preprocessing))),
+        else reading.preprocessing(lambda: Preprocessing(**check_object(preprocessing))),
         remarks=tuple(reading.remarks),
+        is_note=True,
     )
 
 
-def _object(value: Any) -> dict:
-    if not isinstance(value, dict):
-        raise TypeError(f"this must be an object.\nReceived: {value!r:.40}.")
-    return value
+def read_open_clip(config: dict) -> Metadata:
+    """The metadata of an `open_clip_config.json`."""
+    reading = Reading("open_clip_config.json")
+    model = reading.part("model_cfg", lambda: check_object(config.get("model_cfg")), empty={})
+    vision = reading.part("vision_cfg", lambda: check_object(model.get("vision_cfg")), empty={})
+    heads = reading.part("heads", lambda: vision.get("width", 0) // vision.get("head_width", 64) or None)
+    return Metadata(
+        fields={"activation": "quick_gelu" if model.get("quick_gelu") else "gelu"},
+        num_heads=reading.count("heads", heads),
+        image_size=reading.part("image_size", lambda: parse_size(vision.get("image_size"))),
+        remarks=tuple(reading.remarks),
+    )

@@ -1,7 +1,8 @@
 """What a note or a JSON file can say of a model, and the checks that are the same for all of them."""
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class Metadata:
     preprocessing: Preprocessing | None = None
     pre_logits_activation: str = "tanh"
     remarks: tuple[str, ...] = ()
+    is_note: bool = False  # of this package, whose files may have any part
 
 
 class Reading:
@@ -122,6 +124,24 @@ def _count(number: Any) -> Any:
     return number
 
 
+def check_object(value: Any) -> dict[str, Any]:
+    """The value, which must be an object of JSON."""
+    if not isinstance(value, dict):
+        raise TypeError(f"this must be an object.\nReceived: {value!r:.40}.")
+    return value
+
+
+def scaled_width(
+    config: Mapping[str, Any], width: str, name: str = "mlp_dim", rounded: Callable[[float], int] = round
+) -> dict[str, float]:
+    """The field `name` by `mlp_ratio` and the word for the width; infinity for what no array can have."""
+    factors = config.get("mlp_ratio"), config.get(width)
+    if not all(isinstance(factor, (int, float)) for factor in factors):
+        return {}
+    size = factors[0] * factors[1]
+    return {name: rounded(size) if 0 < size < _MOST else math.inf}
+
+
 def size_fields(config: dict, place: Path, **words: str) -> dict[str, Any]:
     """Numbers of a config that the tensors show too, and the patch size, as `ViTConfig` names them.
 
@@ -135,9 +155,6 @@ def size_fields(config: dict, place: Path, **words: str) -> dict[str, Any]:
             raise unsupported_error("patch", f"patch_size={side}", place, "a square")
         config = config | {"patch_size": side[0]}  # [14, 14], as InternVL has it
     return {field: config[word] for word, field in words.items() if type(config.get(word)) is int}
-
-
-PLAIN_FIELDS = {"patch_bias": True, "pre_norm": False, "proj_bias": True, "mlp_bias": True, "layer_scale": "none"}
 
 
 def nearest_filter(record: Preprocessing) -> str:
@@ -162,6 +179,6 @@ def check_writable(software: str, facts: dict[str, Any], **usual: Any) -> None:
     wrong = [f"{name}={facts[name]!r}" for name, value in usual.items() if facts[name] != value]
     if wrong:
         raise CheckpointError(
-            f"the config.json of {software} cannot say that there is a gated MLP, RMSNorm or a missing bias.\n"
+            f"{software} opens a folder by its config, which has no word for a gated MLP, RMSNorm or missing biases.\n"
             f"Received: {', '.join(wrong)}. Write a .safetensors file instead of a folder."
         )

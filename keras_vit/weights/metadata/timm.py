@@ -14,14 +14,15 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.metadata.record import (
     GATES,
-    PLAIN_FIELDS,
     USUAL_FIELDS,
     Metadata,
     Reading,
+    check_object,
     check_writable,
     nearest_filter,
     parse_activation,
     parse_size,
+    scaled_width,
     size_fields,
     unsupported_error,
 )
@@ -46,8 +47,8 @@ def read_timm(config: dict, folder: Path) -> Metadata:
         CheckpointError: for an activation or a pooling that is not computed here.
     """
     reading, place = Reading("config.json"), folder / "config.json"
-    arguments = config.get("model_args")
-    arguments = arguments if isinstance(arguments, dict) else {}
+    given = {} if config.get("model_args") is None else config["model_args"]
+    arguments = reading.part("model_args", lambda: check_object(given), empty={})
     check_known(arguments, place)
     gate = arguments.get("act_layer") in GATES
     named = {
@@ -141,7 +142,7 @@ _IGNORED_ARGUMENTS = (
     *("num_classes", "in_chans", "mlp_ratio", "attn_pool_mlp_ratio", "swiglu_align_to", "qkv_fused", "proj_bias"),
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
     *("weight_init", "fix_init", "head_init_scale", "dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
-    *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "attn_type", "no_embed_class", "final_norm"),
+    *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "attn_type", "final_norm"),
     *("use_abs_pos_emb", "use_post_transformer_norm", "attn_only_layer_scale", "device", "dtype"),
 )
 _READ_ARGUMENTS = (  # by `read_timm` and below
@@ -172,6 +173,7 @@ _REDUNDANT_ARGUMENTS: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
     "scale_attn_norm": ("attention_norm", {}),
     "qkv_bias": ("qkv_bias", {False: "none"}),
     "init_values": ("layer_scale", {False: "none"}),
+    "no_embed_class": ("prefix_rows", {True: "none", False: "all"}),
     "fc_norm": ("final_norm", {True: "pooled"}),
     "use_fc_norm": ("final_norm", {True: "pooled"}),
 }
@@ -307,9 +309,8 @@ def conflicting_fields(arguments: Mapping[str, Any], has_plain_mlp: bool) -> dic
             fields[field] = words[value] if words else value
     if "init_values" in arguments and arguments["init_values"] is None:
         fields["layer_scale"] = "none"
-    ratio, width = arguments.get("mlp_ratio"), arguments.get("embed_dim")
-    if isinstance(ratio, (int, float)) and isinstance(width, int) and has_plain_mlp:
-        fields["mlp_rows"] = int(ratio * width + 1e-6)  # as timm cuts it; a ratio that we wrote may be a bit less
+    if has_plain_mlp:  # as timm cuts it; a ratio that we wrote may be a bit less
+        fields |= scaled_width(arguments, "embed_dim", "mlp_rows", lambda width: int(width + 1e-6))
     if isinstance(arguments.get("class_token"), bool):
         fields["class_token"] = arguments["class_token"]
     if isinstance(counts := arguments.get("num_kv_heads"), list):
@@ -341,18 +342,35 @@ _ARCHITECTURES: Mapping[str, tuple[str, ...]] = {  # how timm's names begin, the
     r"vit_.*_rope_": ("timm_rope",),
     r"": _VIT,
 }
-# Names of timm's that no record has.
-_UNRECORDED = re.compile(
-    r"vit_(large|giant|gigantic)_patch14_224|vit_(betwixt|base|huge|giant)_patch1[46]_gap_\d+|vit_\w+_patch16_lingbot|"
-    r"vit_base_patch\d+_plus_\d+|vit_small_patch16_36x1_224|vit_base_patch16_reg4_gap_256|vit_base_r26_s32_224|"
-    r"vit_so150m_patch16_reg4_map_256|vit_base_patch16_rpn_224|beit3_giant_patch14_\d+|"
-    r"test_vit\d?"
+# Names of timm's that no record has: what their models have otherwise than a plain one; `None` of several kinds.
+_UNRECORDED: Mapping[str, Mapping[str, Any] | None] = {
+    r"vit_(large|giant|gigantic)_patch14_224|vit_base_r26_s32_224": {},
+    r"vit_base_patch\d+_plus_\d+|vit_small_patch16_36x1_224": {"layer_scale": "both"},
+    r"vit_(base|huge|giant)_patch1[46]_gap_\d+": {"pooling": "gap"},
+    r"vit_betwixt_patch16_gap_\d+": {"pooling": "gap", "qkv_bias": "none", "layer_scale": "both"},
+    r"vit_base_patch16_reg4_gap_256": {"pooling": "gap", "registers": 4, "final_norm": "pooled"},
+    r"vit_so150m_patch16_reg4_map_256": {"pooling": "map", "registers": 4},
+    r"vit_base_patch16_rpn_224": {
+        **{"norm_position": "post", "qkv_bias": "none", "pooling": "gap", "final_norm": "pooled"}
+    },
+    r"vit_giant_patch16_lingbot": None,
+    r"vit_\w+_patch16_lingbot": {
+        **{"layer_scale": "both", "registers": 4, "position_embedding": "none", "rotary": "axial"},
+        **{"qkv_bias": "query_value"},
+    },
+    r"test_vit\d?": None,
+    r"beit3_giant_patch14_\d+": {
+        **{"attention_norm": True, "mlp_norm": True, "pooling": "gap", "class_token": True, "final_norm": "pooled"}
+    },
+}
+# Names of models whose position table has no rows for the tokens before the patches.
+_PATCH_ROWS = re.compile(
+    r"deit3_|flexivit_|vit_.*_reg\d+_(dinov2|tipsv2)|vit_(?!so150m).*_reg\d+_gap_|vit_.*(_radio_|_ape_)"
 )
 _UNSUPPORTED: Mapping[str, str] = {  # likewise, of models that are not computed here: what these have
     r"(vit|test_vit)_s?relpos": "relative positions of another kind",
     r"vit_.*_\d+x[2-9]\d*_|vit_.*_(parallel|xp)_|vit_d?pwee_": "attention and MLP side by side",
     r"vit_d(wee|little)_": "differential attention",
-    r"(qwen3|deepseek|gemma4)_vit": "towers of language models, with positions and merged patches of their own",
     r"vit_.*_(mci|resnet\d+d?)_|vitamin": "another stem",
     r"samvit|sam2_|hiera|swin|vit_.*_cswin|twins|davit|maxx?vit|focalnet|nest_|mvit": "stages with windows",
     r"naflexvit": "batches of patches with grids of their own",
@@ -379,7 +397,7 @@ def timm_layouts(architecture: Any, arguments: Mapping[str, Any], place: Path) -
     architecture = str(architecture)
     if part := next((part for pattern, part in _UNSUPPORTED.items() if re.match(pattern, architecture)), None):
         raise unsupported_error("architecture", architecture, place, f"plain Vision Transformers, and not {part}")
-    if config_of_timm(architecture) is None and not _UNRECORDED.fullmatch(architecture):
+    if config_of_timm(architecture) is None and not any(re.fullmatch(name, architecture) for name in _UNRECORDED):
         return ()
     found = next(rows for pattern, rows in _ARCHITECTURES.items() if re.match(pattern, architecture))
     return (*_EVA, "timm") if "attn_type" in arguments and set(found) & set(_EVA) else found
@@ -396,6 +414,7 @@ _CHANGED_BY: Mapping[str, tuple[str, ...]] = {  # arguments of timm's classes: t
     "use_rel_pos_bias": ("relative_bias",),
     "use_shared_rel_pos_bias": ("relative_bias",),
     "pos_embed": ("position_table",),
+    "no_embed_class": ("prefix_rows",),
     "use_abs_pos_emb": ("position_table",),
     "use_pre_transformer_norm": ("pre_norm",),
     "swiglu_mlp": ("gated_mlp",),
@@ -405,25 +424,36 @@ _CHANGED_BY: Mapping[str, tuple[str, ...]] = {  # arguments of timm's classes: t
     "scale_attn_norm": ("attention_norm",),
     "reg_tokens": ("registers",),
     "num_reg_tokens": ("registers",),
-    "global_pool": ("final_norm", "class_token", "attention_pooling"),
+    "global_pool": ("final_norm",),
     "fc_norm": ("final_norm",),
     "use_fc_norm": ("final_norm",),
     "use_post_transformer_norm": ("final_norm",),
 }
-_PLAIN_NAMES = re.compile(  # of architectures of timm that no record has
-    r"vit_(large|giant|gigantic)_patch14_224|vit_(base|huge|giant)_patch1[46]_gap_\d+|vit_base_patch\d+_plus_\d+"
-)
+
+
+_NORM_ARGUMENTS = {"fc_norm", "use_fc_norm", "final_norm", "use_post_transformer_norm"}
 
 
 def expected_from_timm_name(architecture: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What timm's model of that name has, but for what `model_args` may change; `{}` for a name that is not known."""
-    config, plain = config_of_timm(architecture), _PLAIN_NAMES.fullmatch(architecture)
-    if config is None and not plain:
+    config = config_of_timm(architecture)
+    if config is None:
+        fields = next((known for name, known in _UNRECORDED.items() if re.fullmatch(name, architecture)), None)
+        config = None if fields is None else ViTConfig(1, 4, num_layers=1, num_heads=1, mlp_dim=1, **fields)
+    if config is None:
         return {}
     given = [name for name, value in arguments.items() if value is not None or name == "init_values"]
     changed = {field for name in given for field in (name, *_CHANGED_BY.get(name, ()))}
-    fields = PLAIN_FIELDS | {"registers": 0} if config is None else _expected_fields(config)
-    return {field: value for field, value in fields.items() if field not in changed}
+    expected = _expected_fields(config) | {"prefix_rows": "none" if _PATCH_ROWS.match(architecture) else "all"}
+    pool, scale = arguments.get("global_pool"), arguments.get("init_values")
+    if pool != "avg" and config.final_norm != "pooled" and not {*given} & _NORM_ARGUMENTS:
+        changed -= {"final_norm"}  # which timm moves for mean pooling alone
+    found = {field: value for field, value in expected.items() if field not in changed}
+    found |= {} if pool is None else {"attention_pooling": pool == "map"}
+    if isinstance(scale, float) and scale > 0:
+        only = config.layer_scale == "attention" or arguments.get("attn_only_layer_scale")
+        found["layer_scale"] = "attention" if only else "both"
+    return found
 
 
 def _expected_fields(config: ViTConfig) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 from keras_vit.config.parts import QKV_BIASES
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.resizing import sides_to_cover
+from keras_vit.pages.formatting import printable
 from keras_vit.weights.metadata.record import (
     GATES,
-    PLAIN_FIELDS,
     USUAL_FIELDS,
     Metadata,
     Reading,
@@ -20,9 +20,11 @@ from keras_vit.weights.metadata.record import (
     nearest_filter,
     parse_activation,
     parse_size,
+    scaled_width,
     size_fields,
     unsupported_error,
 )
+from keras_vit.weights.read import CheckpointError
 
 _BEIT_TYPES, _BEIT_POOLING = ("beit", "data2vec-vision"), {True: "gap", False: "token"}  # by `use_mean_pooling`
 PIL_FILTERS = {2: "bilinear", 3: "bicubic"}  # `resample` of transformers' image processors
@@ -36,6 +38,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
     """
     reading, images = Reading("config.json"), Reading("preprocessor_config.json")
     if isinstance(config.get("vision_config"), dict):  # of two towers, which the projection is not of
+        _check_towers(config, folder / "config.json")
         config = config["vision_config"] | {"projection_dim": config.get("projection_dim")}
     kind = str(config.get("model_type"))
     if kind.startswith("aimv2"):
@@ -44,7 +47,6 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
     fields = {
         "pooling": _BEIT_POOLING.get(config.get("use_mean_pooling", True)) if kind in _BEIT_TYPES else None,
         "activation": None if gated else parse_activation(config.get("hidden_act"), folder / "config.json"),
-        "position_embedding": "sincos2d_mae" if kind.startswith("aimv2") and config.get("is_native") else None,
         "layer_norm_epsilon": config.get("layer_norm_eps", config.get("rms_norm_eps")),
         **_rotary_fields(config, kind, folder / "config.json"),
     }
@@ -72,10 +74,30 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
     )
 
 
+def _check_towers(config: dict, place: Path) -> None:
+    """Raises where the config of a tower says other things of itself than its `vision_config`."""
+    tower = config["vision_config"]
+    both = [word for word in tower if word in config and word not in _OF_EACH_TOWER and config[word] != tower[word]]
+    if config.get("model_type") in _LAYOUTS and both:
+        values = "; ".join(f"{word} {printable(config[word])[:40]}, and {printable(tower[word])[:40]}" for word in both)
+        raise CheckpointError(
+            "a config.json and its `vision_config` must say the same of the image tower.\n"
+            f"Received: {values} in {place}. Correct one of them."
+        )
+
+
+_OF_EACH_TOWER = (  # words that a config of two towers has for itself
+    *("model_type", "architectures", "transformers_version", "projection_dim", "dtype", "torch_dtype", "_name_or_path"),
+    *("initializer_factor", "initializer_range", "id2label", "label2id", "auto_map", "_attn_implementation"),
+)
+
+
 def _drop_gate(config: dict, place: Path) -> dict:
     """A config of AIMv2 without the activation of its gate; raises for another than SiLU."""
     if (word := config.get("hidden_act", "silu")) != "silu":
         raise unsupported_error("activation of a gated MLP", word, place, "'silu'")
+    if config.get("is_native"):
+        raise unsupported_error("position embedding", "is_native", place, "a learned table")
     return {name: value for name, value in config.items() if name != "hidden_act"}
 
 
@@ -145,12 +167,12 @@ def _bias_fields(config: dict, place: Path) -> dict[str, str]:
 
 
 def _rotary_fields(config: dict, kind: str, place: Path) -> dict[str, Any]:
-    """Fields of the rotary positions of DINOv3 and Sapiens2.
+    """Fields of the rotary positions of DINOv3.
 
     Raises:
         CheckpointError: for frequencies by another rule than powers of one number.
     """
-    if kind not in ("dinov3_vit", "sapiens2"):
+    if kind != "dinov3_vit":
         return {}
     rope = config.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}
@@ -183,13 +205,11 @@ _LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: lay
     "dinov2_registers": ("dinov2_registers",),  # which a user writes for a file that has no metadata
     **dict.fromkeys(("tipsv2", "tipsv2_vision_model"), ("huggingface_tipsv2", "dinov2_registers")),
     "radio": ("huggingface_radio",),
-    "sapiens2": ("huggingface_sapiens2",),
 }
 _UNSUPPORTED_TYPES = re.compile(
     r"(donut-|maskformer-)?swin(v2|2sr)?|naflexvit|(dinov3_)?convnext(v2)?|cvt|resnet|regnet|bit|levit|efficientnet|"
     r"mobile(net|vit).*|efficientformer|swiftformer|poolformer|focalnet|pvt(_v2)?|segformer|hiera|dinat|nat|van|"
-    r"vit_hybrid|vivit|videomae|timesformer|vjepa2|yolos|vitdet|dpt|sam\d?(_.*)?|perceiver|hgnet_v2|"
-    r"mlcd(_vision_model)?|(qwen|deepseek|gemma4|glm).*"  # towers of language models, with other rotary positions
+    r"vit_hybrid|vivit|videomae|timesformer|vjepa2|yolos|vitdet|dpt|sam\d?(_.*)?|perceiver|hgnet_v2"
 )
 
 
@@ -204,57 +224,60 @@ def transformers_layouts(kind: Any, place: Path) -> tuple[str, ...]:
     return _LAYOUTS.get(str(kind), ())
 
 
-_TYPES: Mapping[str, Mapping[str, Any]] = {  # `model_type` of transformers: what its class always has
-    **dict.fromkeys(("vit", "deit", "ijepa", "vit_msn", "vit_mae", "pixio"), PLAIN_FIELDS),
-    **dict.fromkeys(("siglip_vision_model", "siglip2_vision_model"), PLAIN_FIELDS | {"qkv_bias": "all"}),
-    **dict.fromkeys(
-        ("clip_vision_model", "metaclip_2_vision_model"),
-        PLAIN_FIELDS | {"qkv_bias": "all", "patch_bias": False, "pre_norm": True},
-    ),
-    **dict.fromkeys(
-        ("dinov2", "dinov2_with_registers", "dinov3_vit", "tipsv2_vision_model", "internvl_vision"),
-        PLAIN_FIELDS | {"layer_scale": "both"},
-    ),
-    **dict.fromkeys(("beit", "data2vec-vision"), PLAIN_FIELDS | {"qkv_bias": "query_value"}),
-    "aimv2_vision_model": PLAIN_FIELDS | {"norm": "rms", "patch_norm": True},
-    "sapiens2": PLAIN_FIELDS | {"norm": "rms", "layer_scale": "attention"},
+_BIASED = ("vit", "deit", "vit_msn", "vit_mae", "ijepa", "pixio", "radio", "dinov2", "dinov2_with_registers")
+_FLAGS = {  # words of a config: the part that each switches
+    "mlp_bias": "mlp_bias",
+    "proj_bias": "proj_bias",
+    "use_swiglu_ffn": "gated_mlp",
+    "use_absolute_position_embeddings": "position_table",
 }
+_POOLERS = {"siglip_vision_model": "vision_use_head", "siglip2_vision_model": "vision_use_head"}
+_POOLERS |= {"aimv2_vision_model": "use_head"}  # `model_type`: whether there is attention pooling, by default there is
 _ALL_OR_NONE = {True: "all", False: "none"}
 
 
 def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What transformers' class of that `model_type` has for this config; `{}` for one that is not known."""
-    if kind == "radio":
-        counts = [config.get("num_cls_tokens"), config.get("num_registers")]
-        return {"special_tokens": sum(counts)} if all(type(count) is int for count in counts) else {}
-    if kind not in _TYPES:
+    """What transformers' class of that `model_type` has by this config, where files of its layout may differ."""
+    if kind not in _LAYOUTS:
         return {}
-    flags = {"mlp_bias": "mlp_bias", "proj_bias": "proj_bias", "use_swiglu_ffn": "gated_mlp"}
-    fields = {**_TYPES[kind], **{flags[word]: config[word] for word in flags if isinstance(config.get(word), bool)}}
-    bias = config.get("attention_bias" if kind == "internvl_vision" else "qkv_bias")
-    if isinstance(bias, bool):
-        fields.setdefault("qkv_bias", _ALL_OR_NONE[bias])
+    counts = [config.get("num_cls_tokens"), config.get("num_registers")]
+    fields: dict[str, Any] = {_FLAGS[word]: config[word] for word in _FLAGS if isinstance(config.get(word), bool)}
+    if kind == "radio":
+        fields |= {"special_tokens": sum(counts)} if all(type(count) is int for count in counts) else {}
+        fields |= {"layer_scale": "both"} if "layerscale_value" in config else {}
+    bias = config.get("attention_bias" if kind == "internvl_vision" else "qkv_bias", kind in _BIASED or None)
+    if isinstance(bias, bool) and kind not in _BEIT_TYPES:
+        fields["qkv_bias"] = _ALL_OR_NONE[bias]
         fields |= {"proj_bias": bias} if kind == "aimv2_vision_model" else {}
-    if kind == "aimv2_vision_model":
-        fields["position_table"] = not config.get("is_native", False)
     if kind in _BEIT_TYPES:
-        fields["layer_scale"] = "both" if config.get("layer_scale_init_value", 0.1) else "none"
-        fields |= _relative_bias(config) if isinstance(config.get("use_relative_position_bias"), bool) else {}
-    if kind == "sapiens2":
-        fields |= {"qk_norm": "head" if config.get("use_qk_norm", True) else "none"}
-        of_layers = config.get("num_key_value_heads_per_layer")
-        fields |= {"kv_heads": tuple(of_layers)} if isinstance(of_layers, list) else {}
+        fields |= _beit_fields(config)
     if kind == "internvl_vision":
         fields |= {"norm": "rms"} if config.get("norm_type") == "rms_norm" else {"norm": "layer"}
         fields |= {"qk_norm": "width" if config.get("use_qk_norm") else "none"}
+        fields |= {"final_norm": "none" if config.get("use_mean_pooling", True) else "tokens"}
+    classifies = any("ForImageClassification" in str(name) for name in _names(config))
+    if kind in _POOLERS and not classifies:
+        fields["attention_pooling"] = config.get(_POOLERS[kind], True) is True
     if kind == "clip_vision_model" and isinstance(config.get("projection_dim"), int):
         fields["classes"] = config["projection_dim"]
-    ratio, width = config.get("mlp_ratio"), config.get("hidden_size")
-    if isinstance(ratio, (int, float)) and isinstance(width, int) and fields.get("gated_mlp") is False:
-        fields["mlp_dim"] = round(ratio * width)
+    if fields.get("gated_mlp") is False:
+        fields |= scaled_width(config, "hidden_size")
     if isinstance(config.get("intermediate_size"), int):
         fields["mlp_dim"] = config["intermediate_size"]
     return fields
+
+
+def _names(config: Mapping[str, Any]) -> list[Any]:
+    names = config.get("architectures")
+    return names if isinstance(names, list) else []
+
+
+def _beit_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"position_table": config.get("use_absolute_position_embeddings", False) is True}
+    fields["layer_scale"] = "both" if config.get("layer_scale_init_value", 0.1) else "none"
+    if any(str(name).endswith(("Model", "ForImageClassification")) for name in _names(config)):
+        fields["final_norm"] = "pooled" if config.get("use_mean_pooling", True) else "tokens"
+    return fields | (_relative_bias(config) if isinstance(config.get("use_relative_position_bias"), bool) else {})
 
 
 def _relative_bias(config: Mapping[str, Any]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Strict reading of checkpoint files, `.npz`, safetensors and torch's: never silently wrong, never run.
 
 `scan` looks at directory and headers only; `TensorFile.read` hands out arrays whose checksum and values
-have been checked. Stored arrays are mapped, so a checkpoint is never in memory twice. Nothing is ever
+have been checked, in memory of their own, so that nobody can change them any more. Nothing is ever
 unpickled or unpacked to disk: a pickle of torch is read as plain data. This module imports neither Keras nor
 TensorFlow.
 """
@@ -9,7 +9,6 @@ TensorFlow.
 import contextlib
 import dataclasses
 import io
-import mmap
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -20,7 +19,16 @@ import numpy as np
 
 from keras_vit.files import FileKindError, open_regular
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.read.headers import BFLOAT16, VOID, Entry, FormatError, Member, read_npz, read_safetensors
+from keras_vit.weights.read.headers import (
+    BFLOAT16,
+    VOID,
+    Entry,
+    FileBytes,
+    FormatError,
+    Member,
+    read_npz,
+    read_safetensors,
+)
 from keras_vit.weights.read.torch_file import is_torch_zip, read_torch
 
 _CHUNK = 2**18  # bytes; small enough for a core's cache, so that both checks of a chunk read memory once
@@ -67,13 +75,12 @@ class TensorFile:
     entries: dict[str, Entry]
     note: dict
     _members: dict[str, Member] = dataclasses.field(repr=False)
-    _mapping: mmap.mmap = dataclasses.field(repr=False)
     _identity: tuple = dataclasses.field(repr=False)
 
     @property
     def size(self) -> int:
         """Bytes of the file."""
-        return len(self._mapping)
+        return self._identity[-1]
 
     def read(
         self,
@@ -85,7 +92,7 @@ class TensorFile:
     ) -> dict[str, np.ndarray]:
         """Arrays by name: float16, float32, float64 as stored, or bfloat16.
 
-        Stored arrays are read-only views of the mapped file, and stay good as long as nobody writes to it.
+        They are read-only, and in memory of their own, which the last one of the arrays that share it frees.
 
         Args:
             names: of `entries`; all by default.
@@ -102,8 +109,8 @@ class TensorFile:
         for name in names:
             self._check_readable(name, void_is_bfloat16, integers)
         with self._unchanged() as file:
-            checked: set[int] = set()
-            return {name: self._array(file, name, not allow_nonfinite, checked) for name in names}
+            storages: dict[int, np.ndarray] = {}
+            return {name: self._array(file, name, not allow_nonfinite, storages) for name in names}
 
     def without_checksums(self) -> "TensorFile":
         """The same file without checksum tests, to look at names and shapes and not at numbers."""
@@ -117,17 +124,21 @@ class TensorFile:
             CheckpointError: if one differs, or the file changed since it was scanned.
         """
         with self._unchanged() as file:
-            checked: set[int] = set()
+            storages: dict[int, np.ndarray] = {}
             for name in self._members:
-                self._array(file, name, False, checked)
+                self._array(file, name, False, storages)
 
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[BinaryIO]:
-        """The file, open, if it is still the one that was scanned."""
+        """The file, open; raises unless it is the one that was scanned, before it is read and behind that."""
         with _open(self.path) as file:
-            if _identity(file) != self._identity:
-                raise self._error("the file changed while it was being read", "Read it again when it is whole")
+            self._check_identity(file)
             yield file
+            self._check_identity(file)
+
+    def _check_identity(self, file: BinaryIO) -> None:
+        if _identity(file) != self._identity:
+            raise self._error("the file changed while it was being read", "Read it again when it is whole")
 
     def _check_readable(self, name: str, void_is_bfloat16: bool, integers: bool) -> None:
         if name not in self.entries:
@@ -141,56 +152,48 @@ class TensorFile:
                 f"It holds {dtype.str}",
             )
 
-    def _array(self, file: BinaryIO, name: str, check_finite: bool, checked: set[int]) -> np.ndarray:
-        """An array, once its checksum and its numbers are checked; `checked` has where shared bytes begin that were."""
+    def _array(self, file: BinaryIO, name: str, check_finite: bool, storages: dict[int, np.ndarray]) -> np.ndarray:
+        """An array, once its checksum and its numbers are checked; `storages` has shared bytes by where they begin."""
         member = self._members[name]
         dtype = BFLOAT16 if member.entry.dtype == VOID else member.entry.dtype
         if member.strides is not None:
-            return self._view(file, name, check_finite, checked)
+            return self._view(file, name, check_finite, storages)
         if member.deflated:
-            buffer: bytes | mmap.mmap = self._inflate(name)
-            self._verify(io.BytesIO(buffer), 0, name, dtype, check_finite)
-            start = member.header_size
+            data = self._load(io.BytesIO(self._inflate(file, name)), 0, name, dtype, check_finite)
         else:
-            buffer, start = self._mapping, member.start + member.header_size
-            if check_finite or member.crc is not None:
-                self._verify(file, member.start, name, dtype, check_finite)
-        return np.ndarray(member.entry.shape, dtype, buffer, start, order="F" if member.fortran_order else "C")
+            data = self._load(file, member.start, name, dtype, check_finite)
+        return np.ndarray(member.entry.shape, dtype, data, order="F" if member.fortran_order else "C")
 
-    def _view(self, file: BinaryIO, name: str, check_finite: bool, checked: set[int]) -> np.ndarray:
-        """An array among bytes that others may share, whose checksum is compared once."""
+    def _view(self, file: BinaryIO, name: str, check_finite: bool, storages: dict[int, np.ndarray]) -> np.ndarray:
+        """An array among bytes that others may share, which are read once."""
         member = self._members[name]
         dtype = member.entry.dtype
-        if member.start not in checked:
-            self._verify(file, member.start, name, dtype, check_finite=False)
-            checked.add(member.start)
-        start = member.start + member.offset
-        array = np.ndarray(member.entry.shape, dtype, self._mapping, start, member.strides)
+        if member.start not in storages:
+            storages[member.start] = self._load(file, member.start, name, dtype, check_finite=False)
+        array = np.ndarray(member.entry.shape, dtype, storages[member.start], member.offset, member.strides)
         if check_finite:
             self._refuse_nonfinite(name, dtype, array.size - int(np.count_nonzero(_finite(array))))
         return array
 
-    def _verify(self, file: BinaryIO, start: int, name: str, dtype: np.dtype, check_finite: bool) -> None:
-        """Compares the CRC-32 of a member, and looks for numbers that are not finite, in one pass.
-
-        Reads the file in pieces instead of the mapping: no page gets mapped, and the numbers are aligned.
-        """
+    def _load(self, file: BinaryIO, start: int, name: str, dtype: np.dtype, check_finite: bool) -> np.ndarray:
+        """The bytes of a member without its header, whose CRC-32 and numbers are looked at in the same pass."""
         member, bad = self._members[name], 0
         file.seek(start)
-        whole = member.size if member.strides is None else member.stored_size
-        crc, remaining = zlib.crc32(file.read(member.header_size)), whole - member.header_size
-        while remaining:
-            chunk = file.read(min(_CHUNK, remaining))
-            if not chunk:
+        crc = zlib.crc32(file.read(member.header_size))
+        data = np.empty((member.size if member.strides is None else member.stored_size) - member.header_size, "uint8")
+        for first in range(0, len(data), _CHUNK):
+            chunk = memoryview(data)[first : first + _CHUNK]
+            if file.readinto(chunk) != len(chunk):  # type: ignore[attr-defined]
                 raise self._error(f"the file is cut short inside {name!r}", _AGAIN)
             crc = crc if member.crc is None else zlib.crc32(chunk, crc)
             if check_finite:
                 numbers = np.frombuffer(chunk, dtype)
                 bad += len(numbers) - int(np.count_nonzero(_finite(numbers)))
-            remaining -= len(chunk)
         if member.crc not in (None, crc):
             raise self._error(f"the file is damaged: CRC-32 of {name!r} differs", _AGAIN)
         self._refuse_nonfinite(name, dtype, bad)
+        data.flags.writeable = False
+        return data
 
     def _refuse_nonfinite(self, name: str, dtype: np.dtype, bad: int) -> None:
         if bad:
@@ -200,12 +203,12 @@ class TensorFile:
                 "`TensorFile.read` and `read_checkpoint` read it nevertheless, by their parameter `allow_nonfinite`",
             )
 
-    def _inflate(self, name: str) -> bytes:
+    def _inflate(self, file: BinaryIO, name: str) -> bytes:
         """The bytes of a deflated member, in no more memory than the directory says."""
         member, inflater = self._members[name], zlib.decompressobj(-15)
-        packed = self._mapping[member.start : member.start + member.stored_size]
+        file.seek(member.start)
         try:
-            content = inflater.decompress(packed, member.size + 1)
+            content = inflater.decompress(file.read(member.stored_size), member.size + 1)
         except zlib.error as error:
             raise self._error(f"the file is damaged: {name!r} cannot be inflated", _AGAIN) from error
         if len(content) != member.size or not inflater.eof or inflater.unused_data:
@@ -235,33 +238,25 @@ def scan(path: str | os.PathLike) -> TensorFile:
         kind = _kind(start)
         if kind is None:
             raise _unknown(path, *_looks_like(start, identity[-1]))
-        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        data = FileBytes(file)
         try:
             if kind == "safetensors":
-                members, note = read_safetensors(path, mapping)
+                members, note = read_safetensors(path, data)
             else:
-                members, note = (read_npz if kind == "npz" else read_torch)(file, mapping)
-            _check_members(members, len(mapping))
+                members, note = (read_npz if kind == "npz" else read_torch)(file, data)
+            _check_members(members, len(data))
         except OSError:
             raise
         except Exception as error:  # of zipfile, NumPy or safetensors: whatever it is, the bytes are to blame
-            if kind == "npz" and (likely := _archive_looks_like(start + mapping[-(2**20) :])):
+            if kind == "npz" and (likely := _archive_looks_like(start + data[-(2**20) :])):
                 raise _unknown(path, *likely) from error
             if not isinstance(error, FormatError):
                 error = FormatError(f"is cut short or damaged: {printable(error).rstrip('.')}")
             raise CheckpointError(
-                f"the file {error}.\nReceived: {path}, {len(mapping)} bytes. {error.advice or _AGAIN}."
+                f"the file {error}.\nReceived: {path}, {len(data)} bytes. {error.advice or _AGAIN}."
             ) from error
     entries = {name: member.entry for name, member in members.items()}
-    return TensorFile(path, kind, entries, note, members, mapping, identity)
-
-
-def forget_pages(array: object) -> None:
-    """Releases the memory of a mapped array's pages; the array stays as it is."""
-    while isinstance(array, np.ndarray):
-        array = array.base
-    if isinstance(array, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        array.madvise(mmap.MADV_DONTNEED)
+    return TensorFile(path, kind, entries, note, members, identity)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import dataclasses
 import io
 import json
 import math
-import mmap
+import os
 import re
 import struct
 import zipfile
@@ -96,12 +96,31 @@ class Member:
     strides: tuple[int, ...] | None = None
 
 
-def read_npz(file: BinaryIO, data: mmap.mmap) -> tuple[dict[str, Member], dict]:
+class FileBytes:
+    """The bytes of an open file by their places, each read when it is taken, so that a file may become shorter."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._size = file.fileno(), os.fstat(file.fileno()).st_size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, places: slice) -> bytes:
+        start, stop, _ = places.indices(self._size)
+        before = os.lseek(self._file, 0, os.SEEK_CUR)  # where `zipfile` goes on reading
+        try:
+            os.lseek(self._file, start, os.SEEK_SET)
+            return os.read(self._file, max(stop - start, 0))
+        finally:
+            os.lseek(self._file, before, os.SEEK_SET)
+
+
+def read_npz(file: BinaryIO, data: FileBytes) -> tuple[dict[str, Member], dict]:
     """Members of an `.npz` by name without `.npy`, and the note in the zip's comment.
 
     Args:
         file: the file, open.
-        data: the same file, mapped.
+        data: the bytes of the same file.
 
     Raises:
         FormatError: for anything else than what `np.savez` and `np.savez_compressed` write from plain numbers.
@@ -122,12 +141,12 @@ def open_zip(file: BinaryIO) -> zipfile.ZipFile:
     return zipfile.ZipFile(_BoundedReader(io.FileIO(file.fileno(), closefd=False)))
 
 
-def zip_members(archive: zipfile.ZipFile, data: mmap.mmap) -> Iterator[tuple[zipfile.ZipInfo, int]]:
+def zip_members(archive: zipfile.ZipFile, data: FileBytes) -> Iterator[tuple[zipfile.ZipInfo, int]]:
     """The members of a zip in the order of their bytes, with where the bytes of each begin.
 
     Args:
         archive: of `open_zip`.
-        data: the same file, mapped.
+        data: the bytes of the same file.
 
     Raises:
         FormatError: for names that are unsafe or stand twice, unknown compression, and members in the same bytes.
@@ -139,7 +158,7 @@ def zip_members(archive: zipfile.ZipFile, data: mmap.mmap) -> Iterator[tuple[zip
         name = info.orig_filename
         _check_info(info)
         archive.open(info).close()  # which compares the member's own header with the directory
-        name_size, extra_size = struct.unpack_from("<2H", data, info.header_offset + 26)
+        name_size, extra_size = struct.unpack("<2H", data[info.header_offset + 26 : info.header_offset + 30])
         start = info.header_offset + 30 + name_size + extra_size
         if name in names:
             raise FormatError(f"holds the name {name.removesuffix('.npy')!r} twice")
@@ -153,12 +172,12 @@ def zip_members(archive: zipfile.ZipFile, data: mmap.mmap) -> Iterator[tuple[zip
         raise FormatError("is cut short or damaged: a member reaches into the directory")
 
 
-def read_safetensors(path: Any, data: mmap.mmap) -> tuple[dict[str, Member], dict]:
+def read_safetensors(path: Any, data: FileBytes) -> tuple[dict[str, Member], dict]:
     """Members of a safetensors file by name, and the note in `__metadata__`.
 
     Args:
         path: the file.
-        data: the same file, mapped.
+        data: the bytes of the same file.
 
     Raises:
         FormatError: if a rule of the format is broken that the package lets pass.
@@ -184,7 +203,7 @@ class _BoundedReader(io.BufferedReader):
         return super().read(size)
 
 
-def _check_end(archive: zipfile.ZipFile, data: mmap.mmap) -> None:
+def _check_end(archive: zipfile.ZipFile, data: FileBytes) -> None:
     """Raises unless archive and file begin and end together and all members are there; `zipfile` checks neither."""
     infos, comment = archive.infolist(), archive.comment
     if not infos:
@@ -209,7 +228,7 @@ def _check_info(info: zipfile.ZipInfo) -> None:
         raise FormatError(f"is cut short or damaged: {name!r} cannot have the size that the directory says")
 
 
-def _npz_member(info: zipfile.ZipInfo, data: mmap.mmap, start: int) -> Member:
+def _npz_member(info: zipfile.ZipInfo, data: FileBytes, start: int) -> Member:
     deflated, most = info.compress_type == zipfile.ZIP_DEFLATED, 12 + _LARGEST_NPY_HEADER
     head = data[start : start + min(info.compress_size, 2 * most)]
     head = zlib.decompressobj(-15).decompress(head, most) if deflated else head[:most]

@@ -9,7 +9,6 @@ Sources: torch, `torch/serialization.py`, `torch/_utils.py` and `torch/_weights_
 
 import collections
 import dataclasses
-import mmap
 import pickletools
 import zipfile
 import zlib
@@ -23,6 +22,7 @@ from keras_vit.weights.read.headers import (
     LARGEST_DIRECTORY,
     LONGEST_NAME,
     Entry,
+    FileBytes,
     FormatError,
     Member,
     byte_count,
@@ -40,6 +40,13 @@ _STORAGES = {
     "Untyped": "",  # whose tensors have the dtype
 }
 _BUILTINS = ("set", "frozenset", "list", "dict", "tuple", "int", "float", "str", "bool")
+_PATHS = ("Path", "PosixPath", "WindowsPath", "PurePath", "PurePosixPath", "PureWindowsPath")
+_OMEGACONF = {  # configs of a training
+    "dictconfig": ("DictConfig",),
+    "listconfig": ("ListConfig",),
+    "base": ("ContainerMetadata", "Metadata"),
+    "nodes": ("AnyNode", "StringNode", "IntegerNode", "FloatNode", "BooleanNode"),
+}
 _DICTS = {("collections", name) for name in ("OrderedDict", "defaultdict", "Counter")}
 _TENSORS = {("torch._utils", f"_rebuild_tensor{version}") for version in ("", "_v2", "_v3")}
 _PARAMETERS = {("torch._utils", f"_rebuild_parameter{state}") for state in ("", "_with_state")}
@@ -48,9 +55,11 @@ _HARMLESS = {  # other objects in files of weights; none of them is made
     *(("torch", name) for name in (*_DTYPES, "complex64", "device", "Tensor")),
     *((place, name) for place in ("builtins", "__builtin__") for name in _BUILTINS),
     *((f"numpy.{place}.multiarray", name) for place in ("core", "_core") for name in ("scalar", "_reconstruct")),
+    *((f"numpy.{place}.numeric", "_frombuffer") for place in ("core", "_core")),
     *(("numpy", name) for name in ("dtype", "ndarray")),
-    *(("pathlib", name) for name in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")),
-    ("_codecs", "encode"),
+    *((place, name) for place in ("pathlib", "pathlib._local") for name in _PATHS),  # the second one by Python 3.13
+    *((f"omegaconf.{place}", name) for place, names in _OMEGACONF.items() for name in names),
+    *(("typing", "Any"), ("torch.torch_version", "TorchVersion"), ("_codecs", "encode")),
     ("argparse", "Namespace"),
     ("torch.nn.parameter", "Parameter"),
 }
@@ -276,6 +285,7 @@ _CONSTANTS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"), _plain),
     **dict.fromkeys(("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"), _plain),
     **dict.fromkeys(("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), _plain),
+    "BYTEARRAY8": bytes,
     "NONE": lambda _: None,
     "NEWTRUE": lambda _: True,
     "NEWFALSE": lambda _: False,
@@ -328,17 +338,17 @@ def is_torch_zip(start: bytes) -> bool:
     return start[30 : 30 + _name_size(start)].endswith(f"/{_PICKLE}".encode())
 
 
-def _name_size(data: bytes | mmap.mmap) -> int:
+def _name_size(data: bytes | FileBytes) -> int:
     """Bytes of the first member's name in a zip."""
     return int.from_bytes(data[26:28], "little")
 
 
-def read_torch(file: BinaryIO, data: mmap.mmap) -> tuple[dict[str, Member], dict]:
+def read_torch(file: BinaryIO, data: FileBytes) -> tuple[dict[str, Member], dict]:
     """Tensors by name, which for those in nested dicts is joined by dots; and no note.
 
     Args:
         file: the file, open.
-        data: the same file, mapped.
+        data: the bytes of the same file.
 
     Raises:
         FormatError: for anything else than what `torch.save` writes of tensors in dicts.
@@ -359,7 +369,7 @@ def read_torch(file: BinaryIO, data: mmap.mmap) -> tuple[dict[str, Member], dict
     return members, {}
 
 
-def _parts(archive: zipfile.ZipFile, data: mmap.mmap) -> tuple[bytes, dict[str, Member]]:
+def _parts(archive: zipfile.ZipFile, data: FileBytes) -> tuple[bytes, dict[str, Member]]:
     """The pickle, and the storages by their keys; raises for members that torch does not write."""
     pickled, stored = b"", {}
     top = data[30 : 30 + _name_size(data)].decode().removesuffix(_PICKLE)
@@ -381,7 +391,7 @@ def _parts(archive: zipfile.ZipFile, data: mmap.mmap) -> tuple[bytes, dict[str, 
     return pickled, stored
 
 
-def _read_pickle_bytes(info: zipfile.ZipInfo, data: mmap.mmap, start: int) -> bytes:
+def _read_pickle_bytes(info: zipfile.ZipInfo, data: FileBytes, start: int) -> bytes:
     if info.file_size > LARGEST_DIRECTORY:
         raise FormatError(f"has a pickle of {info.file_size} bytes; {LARGEST_DIRECTORY} is the limit")
     pickled = data[start : start + info.file_size]
