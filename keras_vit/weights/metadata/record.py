@@ -135,7 +135,7 @@ def scaled_width(
     config: Mapping[str, Any], width: str, name: str = "mlp_dim", rounded: Callable[[float], int] = round
 ) -> dict[str, float]:
     """The field `name` by `mlp_ratio` and the word for the width; infinity for what no array can have."""
-    factors = config.get("mlp_ratio"), config.get(width)
+    factors: list[Any] = [config.get("mlp_ratio"), config.get(width)]
     if not all(isinstance(factor, (int, float)) for factor in factors):
         return {}
     size = factors[0] * factors[1]

@@ -240,7 +240,7 @@ def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, 
     """What transformers' class of that `model_type` has by this config, where files of its layout may differ."""
     if kind not in _LAYOUTS:
         return {}
-    counts = [config.get("num_cls_tokens"), config.get("num_registers")]
+    counts: list[Any] = [config.get("num_cls_tokens"), config.get("num_registers")]
     fields: dict[str, Any] = {_FLAGS[word]: config[word] for word in _FLAGS if isinstance(config.get(word), bool)}
     if kind == "radio":
         fields |= {"special_tokens": sum(counts)} if all(type(count) is int for count in counts) else {}

@@ -182,7 +182,7 @@ class TensorFile:
         crc = zlib.crc32(file.read(member.header_size))
         data = np.empty((member.size if member.strides is None else member.stored_size) - member.header_size, "uint8")
         for first in range(0, len(data), _CHUNK):
-            chunk = memoryview(data)[first : first + _CHUNK]
+            chunk = data[first : first + _CHUNK]
             if file.readinto(chunk) != len(chunk):  # type: ignore[attr-defined]
                 raise self._error(f"the file is cut short inside {name!r}", _AGAIN)
             crc = crc if member.crc is None else zlib.crc32(chunk, crc)
