@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Arguments, Shape, Tensor, Variable
 from keras_vit.config.parts import Part
 from keras_vit.keras_private import set_own_policy
 from keras_vit.layers.dropout import next_seed
@@ -28,10 +29,70 @@ class Unfreezable:
         super().__setattr__(name, int(bool(value)) if name == "trainable" else value)
 
 
-class ConfiguredLayer(Unfreezable, keras.layers.Layer):
+class _WithFrozenWeights(keras.layers.Layer):
+    """Makes single weights of a layer that learns not trainable where they are made, as a file with LoRA says."""
+
+    frozen_weights: frozenset[str] = frozenset()
+
+    def add_weight(self, *args: Any, **kwargs: Any) -> Variable:
+        weight = super().add_weight(*args, **kwargs)
+        if weight.name in self.frozen_weights:
+            weight.trainable = False
+        return weight
+
+
+class Dense(_WithFrozenWeights, keras.layers.Dense):
+    """Keras' dense layer, whose files keep the kernel and LoRA's factors apart. Keras merges them when it saves."""
+
+    def build(self, input_shape: Shape) -> None:
+        alpha = self.lora_alpha
+        super().build(input_shape)
+        self.lora_alpha = alpha  # Keras passes `enable_lora` the rank alone
+
+    def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        super().quantize(mode, type_check=False, config=config)  # Keras refuses subclasses, which may compute otherwise
+
+    def save_own_variables(self, store: Any) -> None:
+        if not self.lora_enabled:
+            super().save_own_variables(store)
+            return
+        for weight in self.weights:
+            store[weight.name] = weight
+        store[_LORA_SCALE] = np.float32(self.lora_alpha / self.lora_rank)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads LoRA as it is where both have it; into a layer without, merged; weights without it beside a new A."""
+        names = [*store.keys()]
+        if _LORA_SCALE in names:
+            self._load_lora({name: np.asarray(store[name]) for name in names})
+            return
+        first = ops.copy(self.lora_kernel_a) if self.lora_enabled else None
+        super().load_own_variables(store)
+        if first is not None:
+            self.lora_kernel_a.assign(first)  # Keras leaves A = B = 0, from where no gradient leads away
+
+    def _load_lora(self, values: dict[str, np.ndarray]) -> None:
+        scale = values.pop(_LORA_SCALE)
+        if not self.lora_enabled:
+            a, b = values.pop("lora_kernel_a"), values.pop("lora_kernel_b")
+            if self.quantization_mode is None:
+                values["kernel"] = values["kernel"].astype("float32") + scale * (a @ b)
+        elif not np.isclose(scale, self.lora_alpha / self.lora_rank):
+            raise ValueError(
+                "a layer and its file must have the same LoRA.\n"
+                f"Received: {self.path} with alpha / rank {self.lora_alpha / self.lora_rank}, the file with {scale}."
+            )
+        for weight in self.weights:
+            weight.assign(values[weight.name])
+
+
+_LORA_SCALE = "lora_scale"  # alpha / rank, in the file of a layer with LoRA
+
+
+class ConfiguredLayer(Unfreezable, _WithFrozenWeights, keras.layers.Layer):
     """Base of layers that keep every argument under its own name, from where `get_config` takes it.
 
-    The config also has what is frozen inside of a layer that learns, if anything is.
+    The config also has what is frozen inside of a layer that learns, and the LoRA inside, if there is any.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -66,15 +127,18 @@ class ConfiguredLayer(Unfreezable, keras.layers.Layer):
 
     def get_config(self) -> Arguments:
         config = {**super().get_config(), **{name: getattr(self, name) for name in self.arguments()}}
-        frozen = frozen_inside(self)
-        return {**config, "frozen": frozen} if frozen else config
+        frozen, lora = frozen_inside(self), lora_inside(self)
+        return config | ({"frozen": frozen} if frozen else {}) | ({"lora": lora} if lora else {})
 
     @classmethod
     def from_config(cls, config: Arguments) -> Self:
         arguments = current_arguments(config, {old: new for old, new in ARGUMENTS.items() if new in cls.arguments()})
-        frozen = arguments.pop("frozen", ())
+        frozen, lora = arguments.pop("frozen", ()), arguments.pop("lora", {})
         layer = super().from_config(arguments)
         freeze_inside(layer, frozen)
+        for path, (rank, alpha) in lora.items():
+            dense = _part_at(layer, path)
+            dense.lora_rank, dense.lora_alpha = rank, alpha  # by which `build` adds the factors
         return layer
 
 
@@ -135,7 +199,7 @@ def at_least_float32(policy: Any = None) -> Any:
 
 def dense_of(part: Part, dtype: Any, **arguments: Any) -> keras.layers.Dense:
     """The dense layer that a `Part` declares."""
-    return keras.layers.Dense(
+    return Dense(
         part.outputs, use_bias=part.bias, kernel_initializer="glorot_uniform", dtype=dtype, name=part.path, **arguments
     )
 
@@ -188,15 +252,34 @@ def flatten_layers(layer: keras.Layer, include_self: bool = True) -> list[keras.
 
 
 def frozen_inside(layer: keras.Layer) -> list[str]:
-    """Paths of the outermost frozen layers inside a layer that learns, as `"attention/query"`."""
-    paths = []
-    for part in _parts(layer) if layer.trainable else ():
+    """Paths of the outermost frozen layers inside a layer that learns, as `"attention/query"`.
+
+    Where LoRA is inside, also of single frozen weights, as `"attention/query/bias"`.
+    """
+    if not layer.trainable:
+        return []
+    paths, parts = [], list(_parts(layer))
+    if any(getattr(part, "lora_enabled", False) for part in flatten_layers(layer)):
+        of_parts = {id(weight) for part in parts for weight in part.weights}
+        own = [weight for weight in layer.weights if id(weight) not in of_parts]
+        paths += [weight.name for weight in own if not weight.trainable]
+    for part in parts:
         paths += [f"{part.name}/{path}" for path in frozen_inside(part)] if part.trainable else [part.name]
     return list(dict.fromkeys(paths))
 
 
+def lora_inside(layer: keras.Layer) -> dict[str, tuple[int, float]]:
+    """`(rank, alpha)` of the dense layers of ours with LoRA inside a layer, by their paths."""
+    found = {}
+    for part in _parts(layer):
+        if isinstance(part, Dense) and part.lora_enabled:
+            found[part.name] = (part.lora_rank, part.lora_alpha)
+        found |= {f"{part.name}/{path}": values for path, values in lora_inside(part).items()}
+    return found
+
+
 def freeze_inside(layer: keras.Layer, paths: Sequence[str] = ()) -> None:
-    """Freezes all layers inside a frozen layer, and those at `paths` inside one that learns.
+    """Freezes all layers inside a frozen layer, and the layers or weights at `paths` inside one that learns.
 
     A config of Keras has `trainable` of the outermost layer alone. A layer inside of it would say that it learns, and
     TensorFlow's tracking drops a `trainable = True` that sets nothing new: its weights would never learn again.
@@ -205,10 +288,20 @@ def freeze_inside(layer: keras.Layer, paths: Sequence[str] = ()) -> None:
         for part in flatten_layers(layer, include_self=False):
             part.trainable = False
     for path in paths:
-        part = layer
-        for name in path.split("/"):
-            part = next(each for each in _parts(part) if each.name == name)
-        part.trainable = False
+        place, _, name = path.rpartition("/")
+        holder = _part_at(layer, place)
+        part = next((each for each in _parts(holder) if each.name == name), None)
+        if part is not None:
+            part.trainable = False
+        else:
+            holder.frozen_weights = holder.frozen_weights | {name}
+
+
+def _part_at(layer: keras.Layer, path: str) -> Any:
+    """The layer at a path of names inside another one; that one at `""`."""
+    for name in filter(None, path.split("/")):
+        layer = next(each for each in _parts(layer) if each.name == name)
+    return layer
 
 
 def _parts(layer: keras.Layer) -> Iterator[keras.Layer]:

@@ -17,9 +17,9 @@ from keras import ops
 from keras_vit import layers
 from keras_vit.annotations import Pair, Shape, Tensor, Variable
 from keras_vit.checks import check_choice
-from keras_vit.config.heads import FLOAT32_LAYERS
+from keras_vit.config.heads import FLOAT32_LAYERS, HEADS
 from keras_vit.config.position_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE_METHODS, RESIZE_METHODS
-from keras_vit.keras_private import drop_uninitialized_variables, set_initializer
+from keras_vit.keras_private import call_inputs, drop_uninitialized_variables, set_initializer
 from keras_vit.layers.configurable import at_least_float32, flatten_layers
 from keras_vit.model.graph import build_graph
 from keras_vit.model.head import Head
@@ -179,7 +179,7 @@ def with_dtype(model: _Model, dtype: Any, copy_of: Callable[[Any], Any] | None =
     """The same model with its weights and its computation in another precision.
 
     Args:
-        model: a `VisionTransformer` or `ResNet` without LoRA that is not quantised; it is not changed.
+        model: a `VisionTransformer` or `ResNet` that is not quantised; it is not changed.
         dtype: a Keras dtype policy or its name, as `"float32"` or `"bfloat16"`. The head stays in at least float32.
         copy_of: makes the value of a new weight from the model's; by default in memory that TensorFlow may keep.
 
@@ -246,7 +246,8 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
     if units := layer_named(model, UNITS):
         copy = with_units(copy, units.scale, units.offset)
     copy.load_report = model.load_report + transfer_weights(model, copy, None)
-    copy.provenance, copy.head_kind = model.provenance, model.head_kind
+    copy.provenance, copy.head_kind, copy.class_names = model.provenance, model.head_kind, model.class_names
+    copy.logit_scale, copy.logit_bias = model.logit_scale, model.logit_bias
     return copy
 
 
@@ -268,12 +269,17 @@ def _under_policy_of(model: VisionTransformer) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def clone_graph(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
-    """The layers of `model` anew, for images of `input_shape`, with weights as their initializers draw them."""
+def clone_graph(model: _Model, input_shape: Shape, dtype: Any = None, keeps_lora: bool = True) -> _Model:
+    """The layers of `model` anew, for images of `input_shape`, with weights as their initializers draw them.
+
+    Without its LoRA all of them learn.
+    """
     graph = keras.models.clone_model(
         keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
         input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
-        clone_function=functools.partial(_clone_layer, grid=known_grid(input_shape, model.config), dtype=dtype),
+        clone_function=functools.partial(
+            _clone_layer, grid=known_grid(input_shape, model.config), dtype=dtype, keeps_lora=keeps_lora
+        ),
     )
     return type(model)(
         graph.input,
@@ -286,6 +292,98 @@ def clone_graph(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
         head_kind=model.head_kind,
         similarity=(model.logit_scale, model.logit_bias),
     )
+
+
+def unwrapped(model: Any) -> Any:
+    """A copy of a model around an encoder whose layers are all in one graph; any other model as it is.
+
+    A functional or sequential model of the user's has an encoder of this package among its layers. In the copy the
+    encoder's layers are in the place of it, and a last `Dense` layer, also before a softmax, is the head.
+
+    Raises:
+        TypeError: if the encoder has a head of its own, which the layers after it would be taken for, or if layers of
+            the user's own in front of it compute something.
+    """
+    inside = () if isinstance(model, ImageModel) else getattr(model, "layers", ())
+    encoders = [layer for layer in inside if isinstance(layer, ImageModel) and layer.config is not None]
+    if len(encoders) != 1 or not model.built or len(model.inputs) != 1 or len(model.outputs) != 1:
+        return model
+    encoder, copies = encoders[0], {}
+    check_takes_images(encoder)
+    bare = keras.Model(model.inputs[0], model.outputs[0])
+    _check_front(bare, encoder)
+    taken = {layer.name for layer in encoder.layers}
+
+    def copy_of(layer: Any) -> Any:
+        if layer is encoder or not isinstance(layer, keras.layers.Layer):
+            return layer
+        if id(layer) not in copies:
+            name = f"own_{layer.name}" if layer.name in taken and layer not in encoder.layers else layer.name
+            copies[id(layer)] = (layer, _clone_layer(layer, None, None, True, name))
+        return copies[id(layer)][1]
+
+    images = keras.Input(encoder.input_shape[1:], name=encoder.inputs[0].name)
+    with uninitialized_variables():
+        inner = keras.models.clone_model(
+            keras.Model(encoder.input, encoder.output), input_tensors=images, clone_function=copy_of
+        )
+        graph = keras.models.clone_model(
+            bare,
+            input_tensors=images,
+            clone_function=copy_of,
+            call_function=lambda layer, *args, **kwargs: inner.output if layer is encoder else layer(*args, **kwargs),
+        )
+    variables, values = {}, {}
+    for number, (layer, copy) in enumerate(copies.values()):
+        variables |= {(number, place): weight for place, weight in _by_path(copy).items()}
+        values |= {(number, place): ops.convert_to_numpy(weight) for place, weight in _by_path(layer).items()}
+    initialize_variables(variables, values)
+    return type(encoder)(
+        graph.input,
+        _with_head(graph),
+        name=model.name,
+        config=encoder.config,
+        preprocessing=encoder.preprocessing,
+        weights_report=encoder.load_report,
+        weights_facts=encoder.provenance,
+    )
+
+
+def _check_front(model: keras.Model, encoder: ImageModel) -> None:
+    fronts = call_inputs(model, encoder)
+    own = [name for front in fronts for name in user_operations(keras.Model(model.inputs, front[0]))]
+    if own or len(fronts) != 1:
+        raise TypeError(
+            "layers of your own in front of an encoder are not served: what pixels they take is not known.\n"
+            f"Received: {model.name!r} with {', '.join(map(repr, own)) or f'{len(fronts)} calls of the encoder'}. Put "
+            "what they compute into the encoder's `preprocessing`, or behind it."
+        )
+
+
+def _with_head(graph: keras.Model) -> Tensor:
+    """The output of a graph whose last dense layer has the name of a head."""
+    *_, before, last = graph.layers
+    activation = "softmax" if isinstance(last, keras.layers.Softmax) else getattr(last, "activation", None)
+    dense = before if isinstance(last, (keras.layers.Softmax, keras.layers.Activation)) else last
+    others = [layer.name for layer in graph.layers if layer.name in HEADS and layer is not dense]
+    if others:
+        raise TypeError(
+            "an encoder inside a model of your own must have no head, which the layers after it would be taken for.\n"
+            f"Received: {graph.name!r} around a model with {others[0]!r}. Build that with `include_top=False`."
+        )
+    ends = dense.output is graph.output or last.input is dense.output
+    words = {None: "linear", "softmax": "softmax"} | {each: each.__name__ for each in _SCORES}
+    if not isinstance(dense, keras.layers.Dense) or not ends or activation not in words:
+        return graph.output
+    if dense is not last and dense.activation is not keras.activations.linear:
+        return graph.output
+    head = keras.layers.Dense.from_config({**dense.get_config(), "activation": words[activation], "name": "head"})
+    output = head(dense.input)
+    head.set_weights(dense.get_weights())
+    return output
+
+
+_SCORES = (keras.activations.linear, keras.activations.softmax, keras.activations.sigmoid)
 
 
 def transfer_weights(
@@ -302,7 +400,7 @@ def transfer_weights(
         raise ValueError(
             "a layer must have the weights that its configuration makes, and LoRA adds some.\n"
             f"Received: {model.name!r} with {len(model.weights)} weights instead of {len(copy.weights)}. "
-            "Save it as .keras and reload it, which merges LoRA."
+            "Pass what `merge_lora(model)` gives."
         )
     for source, target in zip(flatten_layers(model), flatten_layers(copy), strict=True):
         target.trainable = source.trainable
@@ -356,8 +454,17 @@ def _by_path(layer: keras.layers.Layer) -> dict[str, Variable]:
     return places
 
 
-def _clone_layer(layer: keras.layers.Layer, grid: Pair | None, dtype: Any) -> keras.layers.Layer:
+def _clone_layer(
+    layer: keras.layers.Layer, grid: Pair | None, dtype: Any, keeps_lora: bool, name: str | None = None
+) -> keras.layers.Layer:
+    if not isinstance(layer, keras.layers.Layer):  # an operation, as of `2 * x`
+        return layer
     config = layer.get_config()
+    if name is not None:
+        config["name"] = name
+    if not keeps_lora:
+        config = {name: config[name] for name in config if name != "frozen" and not name.startswith("lora")}
+        config["trainable"] = True
     if dtype is not None:
         config["dtype"] = at_least_float32(dtype) if layer.name in FLOAT32_LAYERS else dtype
     if isinstance(layer, (layers.AddPositionEmbs, layers.RelativeBias)) and grid is not None:

@@ -4,6 +4,7 @@ LoRA (arXiv:2106.09685): a kernel W becomes W + alpha / rank * A B. It rests on 
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import keras
 import numpy as np
@@ -26,10 +27,12 @@ from keras_vit.model.layer_access import (
 )
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
-TRAINABLE = ("all", "head", "last_blocks")
+_Model = TypeVar("_Model", bound=ImageModel)
+_Transformer = TypeVar("_Transformer", bound=VisionTransformer)
+TRAINABLE = ("all", "head", "last_blocks", "none")
 
 
-def freeze(model: ImageModel, trainable: str = "head", blocks: int | None = None) -> None:
+def freeze(model: _Model, trainable: str = "head", blocks: int | None = None) -> _Model:
     """Chooses which weights of a model learn. The others keep their values bit for bit.
 
     What changes is `layer.trainable` of the model's layers, so that it is saved with the model. Dropout and
@@ -37,16 +40,19 @@ def freeze(model: ImageModel, trainable: str = "head", blocks: int | None = None
 
     Example:
         >>> frozen = keras_vit.with_input_shape(model, model.input_shape[1:])  # a copy
-        >>> keras_vit.freeze(frozen, "head")
+        >>> frozen = keras_vit.freeze(frozen, "head")
         >>> [weight.path for weight in frozen.trainable_weights]
         ['head/kernel', 'head/bias']
 
     Args:
         model: a `VisionTransformer` or `ResNet`, changed in place. If it was compiled, it must be compiled again:
             Keras' fit says so, because the optimizer knows the weights of before.
-        trainable: `"all"`; `"head"`, a linear probe; or `"last_blocks"`: the last `blocks` blocks and all that
-            comes after them, of a Vision Transformer.
+        trainable: `"all"`; `"none"`; `"head"`, a linear probe; or `"last_blocks"`: the last `blocks` blocks and all
+            that comes after them, of a Vision Transformer.
         blocks: k, in [1, L], with `"last_blocks"` only.
+
+    Returns:
+        `model` itself.
 
     Raises:
         TypeError: if `model` is neither, or a ResNet with `"last_blocks"`.
@@ -65,11 +71,12 @@ def freeze(model: ImageModel, trainable: str = "head", blocks: int | None = None
     for layer in model.layers:
         set_trainable(layer, layer in learning)
     forget_compilation(model)
+    return model
 
 
 def _learning_layers(model: ImageModel, trainable: str, last: int) -> list[keras.layers.Layer]:
-    if trainable == "all":
-        return list(model.layers)
+    if trainable in ("all", "none"):
+        return list(model.layers) if trainable == "all" else []
     if trainable == "head":
         return head_layers(model)
     first = next(
@@ -124,17 +131,16 @@ TARGETS = GROUPS
 
 
 def add_lora(
-    model: VisionTransformer, rank: int, alpha: float | None = None, targets: str | Sequence[str] = TARGETS
-) -> None:
+    model: _Transformer, rank: int, alpha: float | None = None, targets: str | Sequence[str] = TARGETS
+) -> _Transformer:
     """Adds LoRA: low-rank factors in the dense layers of every block. These and the head learn; all else is frozen.
 
-    B starts at zero, so the outputs are what they were. Saving as `.keras` merges. The reloaded model gives the same
-    numbers and has no LoRA, so all of it learns if it is trained on. Keras' `load_weights` into a model
-    with LoRA sets A and B to zero, from where no gradient leads away: load first, add LoRA after.
+    B starts at zero, so the outputs are what they were. A `.keras` file and `save_weights` keep the factors. A model
+    without LoRA loads such weights merged, and one with LoRA takes weights without it under factors that start anew.
 
     Example:
         >>> tuned = keras_vit.with_input_shape(model, model.input_shape[1:])  # a copy
-        >>> keras_vit.add_lora(tuned, rank=4)
+        >>> tuned = keras_vit.add_lora(tuned, rank=4)
         >>> learn = [keras.ops.convert_to_numpy(w).size for w in tuned.trainable_weights]
         >>> sum(learn), model.count_params()
         (28227, 1039875)
@@ -145,6 +151,9 @@ def add_lora(
         alpha: the factors' weight is `alpha / rank`; `rank` by default, so 1.
         targets: which layers: `"attention"` (query, key, value, out) and `"mlp"` (both dense layers), of the
             blocks and of attention pooling. Parameters: 2rD for each kernel of attention, r(D + M) of an MLP.
+
+    Returns:
+        `model` itself.
 
     Raises:
         TypeError: for a value of the wrong type, or if `model` is no `VisionTransformer`.
@@ -158,6 +167,10 @@ def add_lora(
     rank = _check_factors(rank, alpha, dense_layers)
     _check_model(model, dense_layers)
     set_trainable(model, True)  # a frozen block would hide the factors in it
+    learning = [*dense_layers, *head_layers(model)]
+    for layer in flatten_layers(model):
+        if not any(part in learning for part in flatten_layers(layer)):
+            layer.trainable = False
     for weight in model.weights:
         weight.trainable = False
     for head in head_layers(model):
@@ -166,6 +179,7 @@ def add_lora(
         dense.enable_lora(rank, lora_alpha=alpha)
     set_layer_depths(model)
     forget_compilation(model)
+    return model
 
 
 def merge_lora(model: VisionTransformer) -> VisionTransformer:
@@ -173,7 +187,7 @@ def merge_lora(model: VisionTransformer) -> VisionTransformer:
 
     Example:
         >>> tuned = keras_vit.with_input_shape(model, model.input_shape[1:])  # a copy
-        >>> keras_vit.add_lora(tuned, rank=4)
+        >>> tuned = keras_vit.add_lora(tuned, rank=4)
         >>> merged = keras_vit.merge_lora(tuned)
         >>> tuned.count_params(), merged.count_params()
         (1067523, 1039875)
@@ -196,7 +210,7 @@ def merge_lora(model: VisionTransformer) -> VisionTransformer:
         raise ValueError(f"`model` must have LoRA.\nReceived: {model.name!r}. Call `add_lora(model, rank)` first.")
     values = _merged_values(model)
     with uninitialized_variables():
-        copy = clone_graph(model, model.input_shape[1:])
+        copy = clone_graph(model, model.input_shape[1:], keeps_lora=False)
     copy.load_report = model.load_report
     variables = dict(enumerate(copy.weights))
     initialize_variables(variables, dict(zip(variables, values, strict=True)))

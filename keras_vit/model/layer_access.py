@@ -315,7 +315,7 @@ def lora_layers(model: keras.Model) -> list:
     return [layer for layer in flatten_layers(model) if getattr(layer, "lora_enabled", False)]
 
 
-_NOTHING = ("name", "registered_name", "trainable")  # keys of a config that leave the function as it is
+_NOTHING = ("name", "registered_name", "trainable", "frozen")  # keys of a config that leave the function as it is
 _OURS = ("keras", "keras_vit")  # packages of layers whose version says what they compute
 
 

@@ -334,11 +334,14 @@ def load_run(place: Path) -> tuple[Any, RunFacts]:
     """The model of a run's folder or of a `.keras` file, and the facts of the run."""
     file = check_run(place)
     from keras_vit.model import naflex  # noqa: F401
+    from keras_vit.model.freezing import merge_lora
+    from keras_vit.model.layer_access import lora_layers
 
     config = file.with_name("config.json")
     run = read_facts(config, is_run=place.is_dir()) if os.path.lexists(config) else RunFacts()
     model = load_model(file)
     _check_loaded(model, file)
+    model = merge_lora(model) if lora_layers(model) else model  # which computes faster
     if run.class_names is None:
         return model, dataclasses.replace(run, class_names=model.class_names, task=task_of_model(model))
     if len(run.class_names) != model.output_spec.size:

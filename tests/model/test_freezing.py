@@ -297,11 +297,39 @@ def test_merged_model_can_be_saved_as_a_checkpoint_and_resized(tmp_path):
     assert keras_vit.with_input_shape(merged, (32, 16, 3)).input_shape == (None, 32, 16, 3)
 
 
-def test_lora_reloads_merged(tmp_path):
-    model, _ = shared(6.0)
+def test_lora_its_frozen_weights_and_the_optimizer_survive_a_file(tmp_path):
+    model = add_lora(keras_vit.build(tiny_config(), input_shape=(20, 28, 3), pooling="map", classes=7), 2, alpha=6.0)
+    fit(model, keras.optimizers.Adam(0.01))
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(numpy(again(X)), numpy(model(X)), atol=1e-6)
+    assert [weight.path for weight in again.trainable_weights] == [weight.path for weight in model.trainable_weights]
+    for _ in range(2):  # as they were, and after one more step
+        assert changed_since(values(model), again) == set()
+        assert len(again.optimizer.variables) == len(model.optimizer.variables) > 2 * len(model.trainable_weights)
+        for ours, found in zip(model.optimizer.variables, again.optimizer.variables, strict=True):
+            np.testing.assert_array_equal(numpy(found), numpy(ours), err_msg=ours.path)
+        for each in (model, again):
+            each.run_eagerly = True
+            each.train_on_batch(X, LABELS)
+    np.testing.assert_allclose(numpy(merge_lora(again)(X)), numpy(model(X)), atol=1e-6)
+    assert len(merge_lora(again).trainable_weights) == len(merge_lora(again).weights)
+
+
+def test_weights_with_lora_load_with_and_without_it_and_beside_new_factors(tmp_path):
+    (model, merged), plain = shared(6.0), make_tiny()
+    model.save_weights(tmp_path / "lora.weights.h5")
+    merged.save_weights(tmp_path / "plain.weights.h5")
+    plain.load_weights(tmp_path / "lora.weights.h5")
+    np.testing.assert_allclose(numpy(plain(X)), numpy(model(X)), atol=1e-6)
+    other = add_lora(make_tiny(), 2, alpha=6.0)
+    other.load_weights(tmp_path / "lora.weights.h5")
+    assert changed_since(values(model), other) == set()
+    other.load_weights(tmp_path / "plain.weights.h5")
+    np.testing.assert_allclose(numpy(other(X)), numpy(model(X)), atol=1e-6)
+    query = other.get_layer("block_00").attention.query
+    assert [bool(numpy(factor).any()) for factor in (query.lora_kernel_a, query.lora_kernel_b)] == [True, False]
+    with pytest.raises(ValueError, match="alpha / rank"):
+        add_lora(make_tiny(), 2).load_weights(tmp_path / "lora.weights.h5")
 
 
 def test_lora_in_half_precision_learns_in_float32():
@@ -315,8 +343,7 @@ def test_lora_in_half_precision_learns_in_float32():
 
 
 def test_lora_after_freezing_learns_all_the_same(tiny):
-    freeze(tiny, "head")
-    add_lora(tiny, 2)
+    add_lora(freeze(tiny, "none"), 2)
     assert count(tiny.trainable_weights) == 2 * 2 * sum(PER_BLOCK.values()) + HEAD
 
 

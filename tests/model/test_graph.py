@@ -70,13 +70,12 @@ def test_another_shape_refuses(tiny, arguments, error, message):
         keras_vit.with_input_shape(tiny, **arguments)
 
 
-def test_a_model_with_lora_is_refused_until_it_is_merged(tiny, tmp_path):
-    tiny.get_layer("block_00").attention.query.enable_lora(2)
-    with pytest.raises(ValueError, match="42 weights"):
-        keras_vit.with_input_shape(tiny, (32, 16, 3))
-    tiny.save(tmp_path / "merged.keras")
-    merged = keras.saving.load_model(tmp_path / "merged.keras")
-    assert keras_vit.with_input_shape(merged, (32, 16, 3)).input_shape == (None, 32, 16, 3)
+def test_another_shape_keeps_lora(tiny):
+    tiny.get_layer("block_00").attention.query.enable_lora(2, lora_alpha=5)
+    query = keras_vit.with_input_shape(tiny, (32, 16, 3)).get_layer("block_00").attention.query
+    assert (query.lora_rank, query.lora_alpha) == (2, 5)
+    assert [weight.trainable for weight in query.weights] == [False, True, True, True]
+    np.testing.assert_array_equal(query.lora_kernel_a, tiny.get_layer("block_00").attention.query.lora_kernel_a)
 
 
 def test_another_shape_needs_a_model_of_ours(tiny):

@@ -92,11 +92,8 @@ def test_global_policy_neither_matters_nor_changes(policy):
     assert copy.get_layer("head").compute_dtype == "float32"
 
 
-def test_lora_is_refused_by_the_twin_and_merged_by_in_precision():
-    model = make_tiny(num_layers=1)
-    keras_vit.add_lora(model, rank=2)
-    with pytest.raises(ValueError, match="LoRA"):
-        with_dtype(model, "bfloat16")
+def test_lora_is_merged_by_in_precision():
+    model = keras_vit.add_lora(make_tiny(num_layers=1), rank=2)
     assert in_precision(model, "bfloat16").get_layer("block_00").compute_dtype == "bfloat16"
 
 

@@ -195,7 +195,7 @@ def _advice(row: Layout, tensors: Mapping[str, Any], lost: list[str], writes: Ca
     if fitting := list(filter(writes, others)):
         return f"Layouts with a place for all: {', '.join(map(repr, fitting))}."
     if any("/lora_" in path for path in lost):
-        return "Save the model as .keras instead; reloading that merges LoRA, and the result can be saved here."
+        return "`merge_lora` adds LoRA to the weights of a VisionTransformer."
     return (
         "Save the model as .keras instead. If these layers are your own, the model that they were put on shares its "
         "weights, and can be saved here."
