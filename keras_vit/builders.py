@@ -151,6 +151,7 @@ def build(
         deferred=True,
         preprocessing=checkpoint.preprocessing,
     )
+    model.class_names = _names_of(checkpoint, head)
     return model
 
 
@@ -472,7 +473,13 @@ def build_resnet(
         deferred=True,
         preprocessing=checkpoint.preprocessing,
     )
+    model.class_names = _names_of(checkpoint, head)
     return model
+
+
+def _names_of(checkpoint: Checkpoint, head: Head) -> tuple[str, ...] | None:
+    """The file's class names, if the model has the file's head."""
+    return checkpoint.class_names if head.classes == checkpoint.classes else None
 
 
 def _resolve_resnet(config: ResNetConfig | str) -> ResNetConfig:

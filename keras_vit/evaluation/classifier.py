@@ -23,7 +23,7 @@ from keras_vit.evaluation.batched_predict import Classifier, open_to_measure, pr
 from keras_vit.evaluation.metrics import Evaluation, measure_batches
 from keras_vit.files import expand_path, read_regular
 from keras_vit.model.image_model import check_takes_images
-from keras_vit.model.outputs import output_spec
+from keras_vit.model.outputs import match_names, output_spec
 from keras_vit.pages.formatting import printable
 
 _REAL_IMAGES = 50_000  # of ImageNet's validation set
@@ -56,7 +56,8 @@ def evaluate(
         split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`. By default `"test"`; but all
             examples of data that are opened here, have no splits and get no `seed`. Unused for a dataset.
         batch_size: images at once; the results do not depend on it. Unused for a dataset.
-        class_names: names of the training classes, in order. Data that has names must have the same.
+        class_names: names of the training classes, in order; by default `model.class_names`. Data that has names must
+            have the same.
         seed: divides data without splits, by default by 0; use the seed of the training.
         real_labels: `real.json` of ReaL (arXiv:2006.07159), labels by people for ImageNet's validation images. The
             data must be these images under their names: files, or `imagenet2012` of tensorflow-datasets.
@@ -76,7 +77,7 @@ def evaluate(
     _check_output(model)
     real = None if real_labels is None else read_real_labels(real_labels)
     dataset, names, examples = _load_batches(model, data, split, batch_size, seed)
-    names = _check_class_names(model, names, class_names)
+    names = match_names(model, names, class_names)
     if real is not None:
         _check_imagenet(names)
         numbers = image_numbers(examples)  # checked before the scores, which take minutes
@@ -119,25 +120,6 @@ def _load_batches(
         source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed or 0, shard=(0, 1)
     )  # the whole split, also in one of several processes
     return dataset, source.class_names, source.split(split)
-
-
-def _check_class_names(model: Classifier, names: Sequence[str] | None, expected: Sequence[str] | None) -> Sequence[str]:
-    classes = output_spec(model).size
-    expected = names if expected is None else tuple(expected)
-    names = expected if names is None else tuple(names)
-    names = tuple(map(str, range(classes))) if names is None else names
-    if len(names) != classes:
-        raise ValueError(
-            "the data must have the classes that the model knows.\n"
-            f"Received: data with {len(names)} classes, {model.name!r} with {classes}."
-        )
-    if expected is not None and tuple(expected) != names:
-        known, found = next(pair for pair in zip(expected, names, strict=True) if pair[0] != pair[1])
-        raise ValueError(
-            "the data must have the classes that the model was trained with, in the same order.\n"
-            f"Received: {found!r} where the model has {known!r}."
-        )
-    return names
 
 
 def read_real_labels(path: FilePath) -> list[list[int]]:

@@ -10,13 +10,15 @@ import dataclasses
 import functools
 import importlib.resources
 import math
+import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_vit.annotations import Tensor
-from keras_vit.checks import check_choice, check_number, check_positive_int, record_process
+from keras_vit.checks import ArgumentError, check_choice, check_number, check_positive_int, record_process
 from keras_vit.images.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_crop, resize_axis
 
 _LARGE = 2**24  # numbers; larger arrays are resized in strips of rows to save memory
@@ -330,23 +332,28 @@ def _check_values(images: np.ndarray) -> None:
         )
 
 
-def decode_predictions(predictions: Tensor, top: int = 5) -> list[list[tuple[str, str, float]]]:
-    """Names the best classes of each row of scores, by ImageNet's labels inside the package.
+def decode_predictions(
+    predictions: Tensor, top: int = 5, class_names: Sequence[str] | None = None
+) -> list[list[tuple[str, str, float]]]:
+    """Names the best classes of each row of scores, by a model's own names or ImageNet's.
 
     Example:
         >>> scores = np.zeros((1, 1000))
         >>> scores[0, [207, 208]] = 0.9, 0.1
         >>> keras_vit.decode_predictions(scores, top=2)
         [[('n02099601', 'golden retriever', 0.9), ('n02099712', 'Labrador retriever', 0.1)]]
+        >>> keras_vit.decode_predictions(np.eye(1, 2), 1, class_names=["gnu", "okapi"])
+        [[('', 'gnu', 1.0)]]
 
     Args:
-        predictions: `(B, K)` scores of any kind, with K = 1,000 (ImageNet-1k) or 21,843 (ImageNet-21k, in
-            the order of Google's checkpoints).
+        predictions: `(B, K)` scores of any kind.
         top: number of classes for each row, at most K.
+        class_names: K names in the order of the scores, as `model.class_names`. By default those of ImageNet-1k for
+            K = 1,000, and of ImageNet-21k, in the order of Google's checkpoints, for K = 21,843.
 
     Returns:
-        For every row a list of `(wordnet_id, name, score)`, best first. Scores are not changed, so logits stay logits;
-        `classifier_activation="softmax"` gives probabilities.
+        For every row a list of `(wordnet_id, name, score)`, best first. The id is `""` for names that have none. Scores
+        are not changed, so logits stay logits; `classifier_activation="softmax"` gives probabilities.
 
     Raises:
         ValueError: for another shape, or scores that are not finite.
@@ -358,10 +365,12 @@ def decode_predictions(predictions: Tensor, top: int = 5) -> list[list[tuple[str
         from keras import ops
 
         predictions = ops.convert_to_numpy(predictions)
-    if predictions.ndim != 2 or predictions.shape[1] not in LABEL_FILES:
+    names = None if class_names is None else [_id_and_name(name) for name in class_names]
+    if predictions.ndim != 2 or predictions.shape[1] not in (LABEL_FILES if names is None else (len(names),)):
+        wanted = "(B, 1000) or (B, 21843), whose names are known" if names is None else f"(B, {len(names)})"
         raise ValueError(
-            "`predictions` must have shape (B, 1000) or (B, 21843), the class counts whose names are known.\n"
-            f"Received: shape {predictions.shape}. For your own classes, index your list of names by `argmax`."
+            f"`predictions` must have shape {wanted}.\n"
+            f"Received: shape {predictions.shape}. For your own classes pass `class_names=model.class_names`."
         )
     check_positive_int("top", top)
     if top > predictions.shape[1]:
@@ -374,9 +383,37 @@ def decode_predictions(predictions: Tensor, top: int = 5) -> list[list[tuple[str
             "(the published ImageNet-21k heads of the paper are zeros).",
             stacklevel=2,
         )
-    labels = class_labels(predictions.shape[1])
+    labels = names or class_labels(predictions.shape[1])
     best = np.argsort(-predictions, axis=1, kind="stable")[:, :top]
     return [[(*labels[k], float(row[k])) for k in ks] for row, ks in zip(predictions, best, strict=True)]
+
+
+def _id_and_name(name: str) -> tuple[str, str]:
+    """`("n02391049", "zebra")` of `"n02391049 zebra"`; the name alone has the id `""`."""
+    first, _, rest = name.partition(" ")
+    return (first, rest or first) if is_wordnet_id(first) else ("", name)
+
+
+def is_wordnet_id(name: Any) -> bool:
+    """Whether a name is an id of WordNet, as ImageNet's folders have it."""
+    return isinstance(name, str) and re.fullmatch(r"n\d{8}", name) is not None
+
+
+def only_count(names: Sequence[str]) -> bool:
+    """Whether names say nothing but the number of each class, as `LABEL_0`, `class 0` or `0`, in order."""
+    counted = (re.fullmatch(r"(?:(?:label|class)[ _]?)?(\d+)", name, re.IGNORECASE) for name in names)
+    return all(match is not None and int(match[1]) == number for number, match in enumerate(counted))
+
+
+def check_same_order(known: Sequence[str] | None, given: Sequence[str], argument: str) -> None:
+    """Raises for the names that a model knows in another order; other names are a translation of them."""
+    if known is not None and tuple(known) != tuple(given) and sorted(known) == sorted(given):
+        found, wanted = next(pair for pair in zip(given, known, strict=True) if pair[0] != pair[1])
+        raise ArgumentError(
+            f"`{argument}` must be in the order of the model's outputs.\n"
+            f"Received: {found!r} where the model has {wanted!r}. Leave `{argument}` out, or set `model.class_names`.",
+            parameters=(argument,),
+        )
 
 
 def default_names(classes: int) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ at another probability than 0.5. Keras does not warn of either.
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import keras
@@ -14,7 +15,7 @@ import numpy as np
 from keras_vit.annotations import Arguments
 from keras_vit.checks import check_choice
 from keras_vit.config.heads import HEAD_KINDS, UNITS, WITHOUT_HEAD, OutputSpec
-from keras_vit.images.preprocessing import default_names
+from keras_vit.images.preprocessing import LABEL_FILES, class_labels, default_names, is_wordnet_id, only_count
 from keras_vit.model.layer_access import head_layers, layer_named
 
 STARTS = ("new", "reset", "keep")  # what becomes of a head when training begins
@@ -51,6 +52,56 @@ def names_of_outputs(model: Any) -> tuple[str, ...]:
     """Names of the model's K outputs: those that it knows, else ImageNet's if K fits, else numbers."""
     count, known = output_spec(model).size, getattr(model, "class_names", None)
     return known if known is not None and len(known) == count else default_names(count)
+
+
+def match_names(model: Any, found: Sequence[str] | None, expected: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The names of the model's K outputs on data whose labels it is measured by; raises for other classes.
+
+    Names that only count, as `LABEL_0`, are taken for none. Ids of WordNet, as ImageNet's folders have them, are
+    compared with those of ImageNet's classes in the order of its checkpoints.
+
+    Args:
+        model: whose outputs these are.
+        found: names of the classes of the data; `None` if they are not known.
+        expected: names of the outputs; by default `model.class_names`.
+
+    Raises:
+        ValueError: for another number of classes, other names, or the same in another order.
+    """
+    size, by_caller = output_spec(model).size, expected is not None
+    expected = getattr(model, "class_names", None) if expected is None else tuple(expected)
+    expected = expected if by_caller or expected is None or len(expected) == size else None
+    found = tuple(found or expected or map(str, range(size)))
+    known = found if expected is None else tuple(expected)
+    if len(found) != size:
+        raise ValueError(
+            "the data must have the classes that the model knows.\n"
+            f"Received: data with {len(found)} classes, {model.name!r} with {size}."
+        )
+    if not _same_classes(known, found):
+        wanted, other = next(pair for pair in zip_longest(known, found) if pair[0] != pair[1])
+        advice = " If these are the same classes, pass the data's names as `class_names`."
+        if by_caller or sorted(known) == sorted(found):
+            advice = ' Arrays with "class_names" may have any order.'
+        raise ValueError(
+            "the data must have the classes that the model was trained with, in the same order.\n"
+            f"Received: {other!r} where the model has {wanted!r}.{advice}"
+        )
+    return known if only_count(found) else found
+
+
+def _same_classes(known: tuple[str, ...], found: tuple[str, ...]) -> bool:
+    """Whether names can be those of the same classes in the same order."""
+    if known == found or sorted(known) == sorted(found):
+        return known == found
+    if only_count(known) or only_count(found):
+        return True
+    if all(map(is_wordnet_id, found)):
+        in_order = tuple(name.partition(" ")[0] for name in known)
+        if not any(map(is_wordnet_id, in_order)) and len(known) in LABEL_FILES:
+            in_order = tuple(number for number, _ in class_labels(len(known)))
+        return found == in_order
+    return False
 
 
 def check_no_activation(model: keras.Model, role: str = "model") -> None:

@@ -9,7 +9,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +306,7 @@ def _find_model(
     """The model, and what becomes of its head; `inferred` is the config where only weights are named."""
     if isinstance(options.model, ImageModel):
         _check_fits(options.model, source, options.task_record)
+        _check_order(options.model, source.class_names)
         return options.model, "keep"
     config, size = options.model, options.image_size
     size = recipe.image_size if size is None and config is not None else size
@@ -352,6 +353,16 @@ def _check_fits(model: Any, source: Source, task: Task) -> None:
             "the model must have one output for each target of the data, and images of one size.\n"
             f"Received: {model.name!r} from {model.input_shape} to {model.output_spec.shape}, "
             f"{task.size_in_words(len(source.class_names))}."
+        )
+
+
+def _check_order(model: Any, names: Sequence[str]) -> None:
+    """Raises for data whose classes are those of the model's trained head in another order."""
+    known = model.class_names or ()
+    if known != tuple(names) and sorted(known) == sorted(names):
+        raise ValueError(
+            "the data must have the classes of the model in the same order, since its head is kept.\n"
+            f"Received: {', '.join(names)[:200]}, where the model has {', '.join(known)[:200]}."
         )
 
 

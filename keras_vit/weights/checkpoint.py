@@ -60,6 +60,7 @@ class Checkpoint:
     recorded_grid: tuple[int, int] | None = None
     recorded_fields: dict = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing | None = None
+    recorded_names: tuple[str, ...] | None = None  # of the classes
     family: str = ""  # as the config.json names it
     is_known: bool = False  # whether that is a family which is known here
     unused_arrays: tuple[str, ...] = ()
@@ -74,6 +75,12 @@ class Checkpoint:
     def classes(self) -> int | None:
         """K, or `None` without a head."""
         return self._last_axis(HEAD_KERNEL)
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the K classes, where they are known."""
+        names = self.recorded_names
+        return names if names is not None and len(names) == self.classes and not self.embeds() else None
 
     @property
     def representation_size(self) -> int | None:
@@ -323,6 +330,7 @@ def read_checkpoint(
             recorded_grid=wanted,
             recorded_fields=recorded.fields | fields,
             preprocessing=recorded.preprocessing,
+            recorded_names=recorded.class_names,
             family=recorded.family,
             is_known=bool(recorded.layouts),
             unused_arrays=tuple(unused),

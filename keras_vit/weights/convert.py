@@ -23,7 +23,7 @@ from keras_vit.checks import ArgumentError, check_choice, check_positive_int
 from keras_vit.config.records import Positions
 from keras_vit.config.variants import VARIANTS
 from keras_vit.files import atomic_write, expand_path
-from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing, check_same_order
 from keras_vit.pages.cards import write_card
 from keras_vit.pages.formatting import printable
 from keras_vit.renamed import accepts_old_arguments
@@ -108,8 +108,10 @@ def write_checkpoint(
         raise ValueError(
             f"the path of a checkpoint in the {layout} layout must end in {suffix}{also}.\nReceived: {destination}"
         )
+    known = checkpoint.class_names
     if labels is not None:
         labels = _check_labels(labels, checkpoint.classes or 0, folder, destination)
+        check_same_order(known, labels, "labels")
     tensors = checkpoint.tensors
     if checkpoint.fields.get("position_embedding", "") == LAYOUTS[layout].position_embedding != "":
         tensors = {path: tensors[path] for path in tensors if path != TABLE}  # computed there, never stored
@@ -121,14 +123,16 @@ def write_checkpoint(
         _check_norm_position(checkpoint, layout, folder)
         _warn_differences(checkpoint, layout, folder)
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
-    facts = {} if checkpoint.is_resnet else LAYOUTS[layout].write_metadata(checkpoint.fields)
-    arrays = itertools.chain(arrays, ((LAYOUTS[layout].prefix + name, array) for name, array in facts.items()))
+    stored = {} if checkpoint.is_resnet else LAYOUTS[layout].write_metadata(checkpoint.fields)
+    arrays = itertools.chain(arrays, ((LAYOUTS[layout].prefix + name, array) for name, array in stored.items()))
     note = make_note(
         *(checkpoint.fields, checkpoint.tensors, checkpoint.num_heads),
         *(checkpoint.preprocessing, checkpoint.grid, layout),
+        class_names=None if folder else known,
     )
     if folder:
-        return _write_folder(checkpoint, destination, layout, arrays, note, labels)
+        names = labels or (known and list(known))
+        return _write_folder(checkpoint, destination, layout, arrays, note, names)
     _check_replaceable(destination)
     write = write_npz if suffix == ".npz" else write_safetensors
     write(destination, arrays, note)

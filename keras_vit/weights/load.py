@@ -20,6 +20,7 @@ from keras_vit.checks import check_choice
 from keras_vit.config.position_tables import ANY_RESIZE_METHODS
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.model.copies import float32_copy, initialize_variables, release
+from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_access import (
     bias_layers,
     encoder_blocks,
@@ -98,7 +99,10 @@ def load_checkpoint(
     checkpoint = read_checkpoint(path, grid=grid)
     if HEAD_KERNEL in weight_paths(model):
         checkpoint = select_head(checkpoint, classifies=True)
-    return fill(model, checkpoint, resize_method=resize_method, strict=strict)
+    report = fill(model, checkpoint, resize_method=resize_method, strict=strict)
+    if isinstance(model, ImageModel) and HEAD_KERNEL in weight_paths(model):
+        model.class_names = checkpoint.class_names or model.class_names
+    return report
 
 
 def fill(

@@ -10,6 +10,7 @@ from keras import ops
 from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import check_choice
 from keras_vit.layers import AddPositionEmbs, BiTRoot
+from keras_vit.model.freezing import merge_lora
 from keras_vit.model.layer_access import (
     HEADS,
     UNITS,
@@ -18,11 +19,13 @@ from keras_vit.model.layer_access import (
     inferred_fields,
     is_quantized,
     layer_named,
+    lora_layers,
     position_layers,
     stem_positions,
     user_operations,
     weight_paths,
 )
+from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.renamed import accepts_old_arguments
 from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint
 from keras_vit.weights.convert import check_architecture, write_checkpoint
@@ -57,7 +60,8 @@ def save_checkpoint(
             `"big_vision"`; `"timm"`; or `"huggingface"`, ViT or, for a distilled model, DeiT. Of a `ResNet` `"bit"`,
             names as published, the default; or `"bit_paper"`, big_vision's.
         labels: names of the K classes in the order of the logits, each once, for the JSON of a folder: `id2label` and
-            `label2id` of transformers, `label_names` of timm.
+            `label2id` of transformers, `label_names` of timm. By default `model.class_names`, which a single file
+            keeps in its note.
 
     Returns:
         The file that was written.
@@ -77,6 +81,8 @@ def save_checkpoint(
             differences in grey levels.
     """
     _check_end(model)
+    if isinstance(model, VisionTransformer) and lora_layers(model):
+        model = merge_lora(model)  # no layout has a place for factors
     is_resnet = any(isinstance(layer, BiTRoot) for layer in model.layers)
     layout = ("bit" if is_resnet else "official") if format is None else format
     check_choice("format", layout, LAYOUTS)
@@ -114,6 +120,7 @@ def save_checkpoint(
         recorded_grid=None if positions is None else positions.grid,
         recorded_fields=inferred_fields(model),
         preprocessing=getattr(model, "preprocessing", None),
+        recorded_names=getattr(model, "class_names", None),
         provenance=getattr(model, "provenance", {}),
     )
     return write_checkpoint(checkpoint, path, layout, labels)
@@ -154,6 +161,7 @@ def _resnet_checkpoint(model: keras.Model, layout: str) -> Checkpoint:
         tensors=_LazyWeights(weight_paths(model), None),
         num_heads=None,
         preprocessing=getattr(model, "preprocessing", None),
+        recorded_names=getattr(model, "class_names", None),
     )
 
 

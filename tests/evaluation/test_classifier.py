@@ -213,6 +213,10 @@ def test_data_of_other_classes_is_refused():
         evaluate(make_tiny(classes=5), {"train": pair, "test": pair})
     with pytest.raises(ValueError, match=r"'b' .* 'x'"):
         evaluate(make_tiny(), {"train": pair, "test": pair, "class_names": NAMES}, class_names=("a", "x", *"cdefg"))
+    model = make_tiny()
+    model.class_names = ("b", "a", *NAMES[2:])
+    with pytest.raises(ValueError, match=r"same order(?s:.*)'a' where the model has 'b'"):
+        evaluate(model, {"train": pair, "test": pair, "class_names": NAMES})
 
 
 def test_head_of_another_activation_is_refused():

@@ -1,5 +1,7 @@
 """What a model puts out is declared, and no loss or metric of probabilities meets logits, or the other way round."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -8,13 +10,52 @@ from conftest import images, make_tiny, numpy, randomise
 import keras_vit
 from keras_vit import Distiller
 from keras_vit.config.heads import HEAD_KINDS, WITH_HEAD, WITHOUT_HEAD, OutputSpec
+from keras_vit.images.preprocessing import class_labels
 from keras_vit.model.copies import with_dtype
-from keras_vit.model.outputs import LogitsError, output_spec, with_units
+from keras_vit.model.outputs import LogitsError, match_names, output_spec, with_units
 
 LOSSES, METRICS = keras.losses, keras.metrics
 
 
 NO_TOP = {"include_top": False, "classes": None}
+IDS = [number for number, _ in class_labels(1000)]
+WORDS = [f"word {number}" for number in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "names"),
+    [
+        (None, None, "0 1 2"),
+        (None, "b a c", "b a c"),
+        ("a b c", None, "a b c"),
+        ("a b c", "a b c", "a b c"),
+        ("a b c", "0 1 2", "a b c"),  # of arrays without names
+        ("LABEL_0 LABEL_1 LABEL_2", "b a c", "b a c"),
+        ("a b c", "b a c", None),
+        ("a b c", "a b d", None),
+        ("a b c", "a b", None),
+        ("0 1 2", "1 0 2", None),
+        (WORDS, IDS, IDS),
+        (WORDS, [IDS[1], IDS[0], *IDS[2:]], None),
+        ("n00000001_x n00000002_y", "n00000001 n00000002", "n00000001 n00000002"),
+        ("n00000002_x n00000001_y", "n00000001 n00000002", None),
+        ("a b", "n00000001 n00000002", None),
+    ],
+)
+def test_class_names_of_model_and_data_are_compared(known, found, names):
+    known, found, names = (each.split() if isinstance(each, str) else each for each in (known, found, names))
+    known = known and tuple(name.replace("_", " " if name.startswith("n") else "_") for name in known)
+    spec = OutputSpec(HEAD_KINDS["classes"], (None, len(known or found or "abc")))
+    model = types.SimpleNamespace(name="m", class_names=known, output_spec=spec)
+    if names is not None:
+        assert match_names(model, found) == tuple(names)
+        return
+    with pytest.raises(ValueError, match="the data must have the classes"):
+        match_names(model, found)
+    if len(found) == len(known):
+        assert match_names(model, found, found) == tuple(found)  # the caller knows better
+
+
 ENDS = {
     "one head": ({}, "classes", "logits", (None, 7), "linear"),
     "softmax": ({"classifier_activation": "softmax"}, "classes", "scores", (None, 7), "softmax"),

@@ -90,13 +90,18 @@ def test_weights_that_are_not_finite_are_refused_with_key_and_count_and_leave_no
 
 
 @pytest.mark.parametrize(("name", "layout"), [("x.safetensors", "timm"), ("x.npz", "official")])
-@pytest.mark.parametrize("part", ["query", "key"])
-def test_lora_has_no_place(tmp_path, part, name, layout):
-    model = make_tiny(activation="gelu")
-    getattr(model.get_layer("block_00").attention, part).enable_lora(2)
-    with pytest.raises(CheckpointError, match=rf"{layout}(.|\n)*2 of 42(.|\n)* block_00/attention/{part}/lora"):
-        save_checkpoint(model, tmp_path / name, layout)
+def test_lora_is_merged_or_has_no_place(tmp_path, name, layout):
+    model = keras_vit.add_lora(make_tiny(activation="gelu_tanh" if layout == "official" else "gelu"), 2)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.1)
+    bare = keras.Model(model.input, model.output)
+    with pytest.raises(CheckpointError, match=rf"{layout}(.|\n)*24 of 64(.|\n)* block_00/attention/query/lora"):
+        save_checkpoint(bare, tmp_path / name, layout)
     assert list(tmp_path.iterdir()) == []
+    loaded = make_tiny(activation=model.config.activation)
+    keras_vit.load_checkpoint(loaded, save_checkpoint(model, tmp_path / name, layout))
+    x = images(2, 20, 28, 3)
+    np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), atol=1e-5)  # A B is added to a kernel first
 
 
 def test_a_folder_that_was_there_stays_after_a_fault(tmp_path):
@@ -214,6 +219,21 @@ def test_a_deit_file_with_one_head_reads_the_class_token_alone(tmp_path):
 
 
 NAMES = ["Ähre", "Igel", "Katze, graue", "a", "b", "c", "d"]
+
+
+def test_class_names_stand_in_every_file_and_are_read_from_it(tmp_path):
+    model = make_tiny(num_layers=1, activation="gelu")
+    model.class_names = tuple(NAMES)
+    for layout, name in (("huggingface", "hf"), ("timm", "timm"), ("official", "x.npz"), ("timm", "x.safetensors")):
+        file = save_checkpoint(model, tmp_path / name, layout)
+        assert read_checkpoint(file).class_names == model.class_names
+        keras_vit.convert_checkpoint(file, tmp_path / f"again-{name}", layout)
+        assert read_checkpoint(tmp_path / f"again-{name}").class_names == model.class_names
+    built = keras_vit.build(weights=tmp_path / "timm")
+    assert built.class_names == keras_vit.with_input_shape(built, (32, 16, 3)).class_names == model.class_names
+    assert keras_vit.build(weights=tmp_path / "timm", classes=3).class_names is None  # a new head
+    with pytest.raises(ValueError, match=r"order(?s:.*)'Igel' where the model has 'Ähre'"):
+        save_checkpoint(model, tmp_path / "other", "timm", labels=[NAMES[1], NAMES[0], *NAMES[2:]])
 
 
 def test_labels_stand_in_the_json_of_a_folder(tmp_path):

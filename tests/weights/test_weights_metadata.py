@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.metadata import read_open_clip
+from keras_vit.weights.metadata import read_open_clip, read_timm, read_transformers
 from keras_vit.weights.read import CheckpointError
 
 FOREIGN = GOLDEN / "foreign"
@@ -24,6 +24,37 @@ NOT_UNDERSTOOD = [
     ({"do_center_crop": True, "crop_size": 64}, "crop_size 64)"),
 ]
 PRETRAINED = {"input_size": [3, 32, 32], "mean": [0.4] * 3, "std": [0.2] * 3}
+
+
+IDS = ["n02391049", "n02437136"]
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ({"id2label": {"1": "okapi", "0": "zebra"}}, ("zebra", "okapi")),
+        ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, None),
+        ({"id2label": {"0": "LABEL_1", "1": "LABEL_0"}}, ("LABEL_1", "LABEL_0")),
+        ({"id2label": {"0": "zebra", "2": "okapi"}}, None),
+        ({"id2label": {"0": "zebra", "1": 3}}, None),
+        ({"id2label": ["zebra"] * 2}, ("zebra", "zebra")),  # as "crane" is two classes of ImageNet
+        ({"architecture": "x", "label_names": ["zebra", "okapi"]}, ("zebra", "okapi")),
+        ({"architecture": "x", "label_names": {"0": "zebra", "1": "okapi"}}, ("zebra", "okapi")),
+        ({"architecture": "x", "pretrained_cfg": {"label_names": ["zebra", "okapi"]}}, ("zebra", "okapi")),
+        ({"architecture": "x", "label_names": 3}, None),
+        (
+            {"architecture": "x", "label_names": IDS, "label_descriptions": {IDS[0]: "zebra", IDS[1]: "oryx"}},
+            (f"{IDS[0]} zebra", f"{IDS[1]} oryx"),
+        ),
+        ({"architecture": "x", "label_names": ["zebra"], "label_descriptions": {"zebra": "stripes"}}, ("zebra",)),
+    ],
+)
+def test_class_names_of_the_json_are_read(tmp_path, config, names):
+    read = read_timm if "architecture" in config else lambda config, folder: read_transformers(config, {}, folder)
+    found = read(config, tmp_path)
+    assert found.class_names == names
+    is_not_understood = names is None and "LABEL_0" not in str(config)
+    assert any("label" in line for line in found.remarks) == is_not_understood
 
 
 @pytest.fixture

@@ -114,6 +114,7 @@ class Engine:
         name: of the model.
         config: of the model.
         preprocessing: of the model; call it to prepare images.
+        class_names: of the model, names of the K outputs.
         input_shape: of the model, `(None, H, W, C)`; H and W are `None` where each call may choose them.
         output_shape: of the model, `(None, K)` or `(None, D)`.
         output_spec: of the model, what it puts out.
@@ -126,6 +127,7 @@ class Engine:
         self.name = model.name
         self.config = model.config
         self.preprocessing = model.preprocessing
+        self.class_names = model.class_names
         self.input_shape, self.output_spec = model.input_shape, model.output_spec
         self.output_shape, self.output_activation = self.output_spec.shape, self.output_spec.activation
         self.accepts_uint8 = model.accepts_uint8

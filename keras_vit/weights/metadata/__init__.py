@@ -6,7 +6,7 @@ understood counts as missing, and one line reports it. Unsupported settings rais
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def read(file: TensorFile | ShardedFile) -> Metadata:
         CheckpointError: for an activation or pooling that is not computed here.
     """
     if "config" in file.note:
-        return read_note(file.note, file.path)
+        return _with_folder_names(read_note(file.note, file.path), file.path)
     if file.kind == "npz":
         return Metadata()
     folder = file.path.parent
@@ -63,6 +63,14 @@ def read(file: TensorFile | ShardedFile) -> Metadata:
     return dataclasses.replace(found, remarks=(*remarks, *found.remarks))
 
 
+def _with_folder_names(noted: Metadata, path: Path) -> Metadata:
+    """The metadata of a note, with the class names of the folder that it is in, which holds them in its JSON."""
+    config, _ = _json(path.parent / "config.json") if path.name == "model.safetensors" else ({}, [])
+    reading = Reading("config.json")
+    names = reading.class_names("names of classes", lambda: config.get("id2label", config.get("label_names")))
+    return noted if names is None else dataclasses.replace(noted, class_names=names)
+
+
 def _json(path: Path) -> tuple[dict, list[str]]:
     """The object in a JSON file, empty without one, and a line if there is something else."""
     if not os.path.lexists(path):
@@ -73,14 +81,12 @@ def _json(path: Path) -> tuple[dict, list[str]]:
 
 def make_note(
     config: dict[str, Any],
-    tensors: Mapping[str, np.ndarray],
+from collections.abc import Mapping, Sequence
     num_heads: int | None,
     preprocessing: Preprocessing | None,
     grid: Pair | None,
     layout: str,
-) -> dict[str, Any]:
-    """The note in files that this package writes."""
-    parts = {name: value for name, value in infer_fields(tensors, num_heads).items() if name not in NOTED_FIELDS}
+from collections.abc import Mapping, Sequence
     note = {
         "dialect": layout,
         "parts": {name: value for name, value in parts.items() if name != "kv_heads"},
@@ -88,7 +94,8 @@ def make_note(
         "num_heads": num_heads,
         "preprocessing": None if preprocessing is None else dataclasses.asdict(preprocessing),
     }
-    return note if grid is None else note | {"position_grid": list(grid)}
+    note |= {} if grid is None else {"position_grid": list(grid)}
+    return note if class_names is None else note | {"class_names": list(class_names)}
 
 
 def read_note(note: dict, path: Path) -> Metadata:
@@ -113,7 +120,7 @@ def read_note(note: dict, path: Path) -> Metadata:
         else reading.part("position_grid", lambda: parse_size(check_grid("position_grid", grid))),
         preprocessing=None
         if preprocessing is None
-        else reading.preprocessing(lambda: Preprocessing(**check_object(preprocessing))),
+from collections.abc import Mapping, Sequence
         remarks=tuple(reading.remarks),
         is_note=True,
     )

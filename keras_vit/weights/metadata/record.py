@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.config.vit import ViTConfig
-from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing, only_count
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.read import CheckpointError
 
@@ -44,6 +44,7 @@ class Metadata:
     image_size: tuple[int, int] | None = None  # that the position table belongs to
     preprocessing: Preprocessing | None = None
     pre_logits_activation: str = "tanh"
+    class_names: tuple[str, ...] | None = None  # of the K outputs; `None` also for names that only count
     remarks: tuple[str, ...] = ()
     is_note: bool = False  # of this package, whose files may have any part
 
@@ -73,6 +74,16 @@ class Reading:
     def fields(self, fields: dict) -> dict:
         """Fields of `ViTConfig`, checked as those of a caller are."""
         return self.part("config", lambda: _checked(fields), empty={})
+
+    def class_names(self, what: str, read: Callable[[], Any]) -> tuple[str, ...] | None:
+        """The names that `read()` gives: a list, or a dict by number; `None` for none, and for names that only count.
+
+        Args:
+            what: the key that has them.
+            read: gives a list, a dict from `"0"`, ... to names, or `None`.
+        """
+        names = self.part(what, lambda: _names(read()))
+        return None if names is None or only_count(names) else names
 
     def count(self, what: str, number: Any) -> int | None:
         """A number above zero, or `None`."""
@@ -116,6 +127,17 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     width = 4 * (fields.get("map_heads") or 1)  # a multiple of any number of heads
     ViTConfig(patch_size=1, hidden_size=width, num_layers=1, num_heads=1, mlp_dim=1, **fields)
     return fields
+
+
+def _names(given: Any) -> tuple[str, ...] | None:
+    if isinstance(given, dict):
+        by_number = {int(number): name for number, name in given.items()}
+        given = [by_number.get(number) for number in range(len(by_number))]
+    if given is None or given == []:
+        return None
+    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) and name.strip() for name in given):
+        raise ValueError(f"class names must be texts, one for each output.\nReceived: {str(given)[:40]!r}.")
+    return tuple(given)
 
 
 def _count(number: Any) -> Any:

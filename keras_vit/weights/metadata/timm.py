@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.config.vit import ViTConfig
-from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing, is_wordnet_id
 from keras_vit.weights.metadata.record import (
     GATES,
     USUAL_FIELDS,
@@ -78,6 +78,7 @@ def read_timm(config: dict, folder: Path) -> Metadata:
         | _class_fields(arguments.get("num_classes", config.get("num_classes"))),
         image_size=reading.part("img_size", lambda: parse_size(arguments.get("img_size"))),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
+        class_names=reading.class_names("label_names", lambda: _label_names(config)),
         remarks=tuple(reading.remarks),
     )
 
@@ -85,6 +86,22 @@ def read_timm(config: dict, folder: Path) -> Metadata:
 def _gate_fields(word: Any, layouts: tuple[str, ...]) -> dict[str, bool]:
     """`gated_mlp` by `act_layer`, which timm's class `VisionTransformer` also gates by, where an MLP has a gate."""
     return {"gated_mlp": word in GATES} if word in GATES or (word is not None and layouts == _VIT) else {}
+
+
+def _label_names(config: dict) -> Any:
+    """`label_names`; ids of WordNet with what `label_descriptions` says of each, as `"n02391049 zebra"`."""
+    stored = config if "label_names" in config else config.get("pretrained_cfg")
+    if not isinstance(stored, dict):
+        return None
+    names, texts = stored.get("label_names"), stored.get("label_descriptions")
+    if not isinstance(texts, dict):
+        return names
+
+    def named(name: Any) -> Any:
+        text = texts.get(name)
+        return f"{name} {text}" if isinstance(text, str) and is_wordnet_id(name) else name
+
+    return {key: named(n) for key, n in names.items()} if isinstance(names, dict) else [named(n) for n in names]
 
 
 def _class_fields(count: Any) -> dict[str, int]:

@@ -70,6 +70,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
         image_size=reading.part("image_size", lambda: parse_size(config.get("max_img_size", config.get("image_size")))),
         preprocessing=images.preprocessing(lambda: _transformers_preprocessing(processor)) if processor else None,
         pre_logits_activation=config.get("pooler_act") or "tanh",
+        class_names=reading.class_names("id2label", lambda: config.get("id2label")),
         remarks=(*reading.remarks, *images.remarks),
     )
 
