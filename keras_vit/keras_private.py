@@ -177,6 +177,22 @@ def is_written_to_hdf5() -> bool:
     return name == ("keras", "model_metadata")
 
 
+def is_exported_to_onnx() -> bool:
+    """Whether `model.export(format="onnx")` of Keras traces the calling layer by TensorFlow.
+
+    No public argument shows the format. Without the hook exact GELU becomes TensorFlow's `Erfc`, which tf2onnx writes
+    into the file as it is, and no runtime opens that.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    frame: FrameType | None = None if tf.executing_eagerly() else inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "export_onnx":
+        frame = frame.f_back
+    return frame is not None
+
+
 class HookedModel(_Model):
     """What stands before `keras.Model`, for a first batch of uneven shares on several devices of TensorFlow.
 

@@ -263,6 +263,23 @@ def test_graph_tells_what_a_model_among_its_layers_gets(tiny):
     assert keras_private.call_inputs(Without(functional, "_nodes_by_depth"), tiny) == []
 
 
+def test_exact_gelu_has_an_operator_of_onnx_where_keras_exports_to_it(monkeypatch):
+    from keras_vit.kernels.plain import activate
+
+    def export_onnx():
+        import tensorflow as tf
+
+        traced = tf.function(lambda x: activate(x, "gelu")).get_concrete_function(tf.TensorSpec((None, 3)))
+        return traced, {operation.type for operation in traced.graph.get_operations()}
+
+    traced, found = export_onnx()
+    x = images(2, 3)
+    np.testing.assert_allclose(numpy(traced(ops.convert_to_tensor(x))), numpy(activate(x, "gelu")), atol=1e-7)
+    assert "Erf" in found - {"Erfc"} == found
+    monkeypatch.setattr(keras_private, "inspect", types.SimpleNamespace(currentframe=lambda: None))
+    assert "Erfc" in export_onnx()[1]  # without the hook
+
+
 @pytest.mark.parametrize("save", [keras.saving.save_model, keras.models.save_model])
 def test_model_is_told_that_it_goes_to_hdf5_and_a_model_around_it_may(tiny, tmp_path, monkeypatch, save):
     with pytest.raises(ValueError, match=r"saved as \.keras.*\n.*save_weights"):

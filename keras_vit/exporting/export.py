@@ -6,10 +6,11 @@ it is moved to its path.
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_vit.annotations import FilePath
@@ -26,12 +27,14 @@ from keras_vit.exporting.staging import publish_absent, publish_files, publish_v
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
 from keras_vit.files import disk_size
-from keras_vit.model.copies import with_input_shape
+from keras_vit.images.preprocessing import check_same_order
+from keras_vit.model.copies import unwrapped, with_input_shape
 from keras_vit.model.image_model import ImageModel, check_takes_images
-from keras_vit.model.layer_access import is_quantized, user_operations
+from keras_vit.model.layer_access import first_layer, is_quantized, user_operations
 from keras_vit.model.outputs import names_of_outputs
 from keras_vit.model.precision import in_precision
 from keras_vit.pages.cards import Card, write_card
+from keras_vit.pages.formatting import printable
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
 _MIN_CALIBRATION = 8  # also for a slow model
@@ -41,7 +44,7 @@ MIN_PHOTOS = 32  # for calibration and comparison: with one photo, the next diff
 
 
 def export(
-    model: ImageModel,
+    model: keras.Model,
     path: FilePath,
     format: str | None = None,
     labels: Sequence[str] | np.ndarray | None = None,
@@ -61,6 +64,7 @@ def export(
     batch_size: int | str | None = None,
     card: Card | None = None,
     overwrite: bool = False,
+    print_fn: Callable[[str], Any] | None = None,
 ) -> ExportReport:
     """Writes a model for a server or a phone, with preprocessing and labels inside, and compares it with the model.
 
@@ -71,7 +75,8 @@ def export(
         (16, 1.0)
 
     Args:
-        model: a `VisionTransformer` or `ResNet`; it is not changed.
+        model: a `VisionTransformer` or `ResNet`, or a model of your own that calls one without a head as a layer, as
+            `Dense(4)(encoder(images))`; it is not changed. A last dense layer of yours is the head.
         path: of the file; for `"saved_model"` of the served model's folder, in which each export becomes the next
             version, `path/1`, `path/2`, ...
         format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`. By default it follows
@@ -102,6 +107,7 @@ def export(
         card: card of the model's run. Its results, training and limits go into the card of a SavedModel.
         overwrite: whether an earlier export at `path` is replaced, with the file of its data, as `model.bin` or
             `model.onnx.data`. A SavedModel's versions are never replaced.
+        print_fn: takes a line before each step that may last, as `print`; by default nothing is said.
 
     Returns:
         An `ExportReport`: differences, agreement, size and speed.
@@ -138,7 +144,8 @@ def export(
         batch_size=_batch_size(batch_size, format, original),
         **limits,
     )
-    return _Export(writer, spec, path, format, original, compared if verify else None).report(overwrite, card)
+    say = print_fn or (lambda line: None)
+    return _Export(writer, spec, path, format, original, compared if verify else None, say).report(overwrite, card)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -151,9 +158,11 @@ class _Export:
     format: str
     original: ImageModel
     photos: list[np.ndarray] | None
+    say: Callable[[str], Any]
 
     def report(self, overwrite: bool, card: Card | None) -> ExportReport:
         """Writes and verifies the file."""
+        self.say(f"writing {printable(self.path)} ({self.format}, {self.spec.precision})")
         return self._export_file(overwrite) if FORMATS[self.format] else self._export_version(card)
 
     def _export_file(self, overwrite: bool) -> ExportReport:
@@ -187,7 +196,9 @@ class _Export:
         report = ExportReport(self.path, self.format, spec.precision, size, **facts)
         if self.photos is None:
             return report
+        self.say("opening it in its own runtime")
         runtime = _open(self.writer, place)
+        self.say(f"comparing it with the model on {len(self.photos)} photos in {runtime.name}")
         found = compare(self.original, runtime, self.photos, spec)
         facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
         report = dataclasses.replace(report, runtime=runtime.name, **facts)
@@ -227,13 +238,15 @@ def check_exportable(model: Any) -> None:
     if not known or len(model.inputs) != 1:
         raise TypeError(
             "`model` must be a VisionTransformer or ResNet with one input that knows its config and preprocessing, as "
-            f"the builders give it and a .keras file keeps it.\nReceived: {model!r}. A model of your own around one is "
-            "not served: build the head by `classes=`, or write the whole by Keras' `model.export`."
+            f"the builders give it and a .keras file keeps it.\nReceived: {model!r}. A model of your own is not served "
+            "otherwise than around one encoder that it calls as a layer, `Dense(4)(encoder(images))`, with one input "
+            "and one output."
         )
-    if own := user_operations(model):
+    if own := user_operations(keras.Model(model.inputs, first_layer(model).input)):
         raise TypeError(
-            "layers of your own in front of a model are not served: what pixels they take is not known.\n"
-            f"Received: {model.name!r} with {', '.join(map(repr, own))}. Write the whole by Keras' `model.export`."
+            "layers of your own in front of an encoder are not served: what pixels they take is not known.\n"
+            f"Received: {model.name!r} with {', '.join(map(repr, own))}. Export the model from the encoder on; what is "
+            "in front can be part of `preprocessing`."
         )
     if not model.output_spec.one_row:
         raise ValueError(
@@ -284,12 +297,13 @@ def select_photos(
 
 
 def _prepare_model(
-    model: ImageModel,
+    model: keras.Model,
     image_size: tuple[int | None, int | None] | str | None,
     max_pixels: int,
     format: str,
 ) -> ImageModel:
     """The model at the image size, in float32 or as Keras quantised it; raises if the format cannot hold it."""
+    model = unwrapped(model)
     check_exportable(model)
     model = _resize(model, image_size)
     if is_quantized(model) and FORMATS[format]:
@@ -360,6 +374,7 @@ def _check_labels(
             f"Received: {len(labels):,}{f', among them {wrong[0]!r}' if wrong else ''}.",
             parameters=("labels",),
         )
+    check_same_order(model.class_names, labels, "labels")
     return labels
 
 

@@ -5,6 +5,7 @@
 
 import contextlib
 import contextvars
+import math
 from collections.abc import Callable, Iterator
 
 import keras
@@ -12,6 +13,7 @@ from keras import ops
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_choice
+from keras_vit.keras_private import is_exported_to_onnx
 
 # Which implementations may be chosen: the reference alone; those that are as exact on every machine; or all.
 LEVELS = ("plain", "portable", "fastest")
@@ -55,6 +57,8 @@ def activate(x: Tensor, activation: str | None) -> Tensor:
         return x
     if activation == "quick_gelu":
         return x * ops.sigmoid(1.702 * x)
+    if activation == "gelu" and is_exported_to_onnx():
+        return 0.5 * x * (1 + ops.erf(x * math.sqrt(0.5)))
     return ops.gelu(x, approximate=activation == "gelu_tanh")
 
 

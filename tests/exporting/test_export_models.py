@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import images, make_tiny, numpy
+from conftest import images, make_tiny, numpy, randomise
 from exporting.fake_format import FakeFormat, register
 from pictures import encoded, picture
 
@@ -62,6 +62,52 @@ def test_model_of_any_kind_is_compared(fake, tmp_path, arguments, activation, ou
     assert (spec.labels is None) == (spec.top_k == 0) == ("scores" not in outputs)
     assert (report.top1_agreement is None) == ("scores" not in outputs)
     assert spec.calibration_photos.shape[-1] == model.input_shape[-1]
+
+
+def around(encoder, kind):
+    images, dense = keras.Input((20, 28, 3)), keras.layers.Dense(5, name="own")
+    flipped = keras.layers.RandomFlip()(images) if kind == "augmented" else images
+    if kind == "scaled":
+        flipped = keras.layers.Rescaling(2.0)(images)
+    features = encoder(flipped)
+    if kind == "sequential":
+        return keras.Sequential([keras.Input((20, 28, 3)), encoder, dense])
+    if kind == "scores":
+        return keras.Model(images, keras.layers.Softmax()(dense(features)))
+    if kind == "features":
+        return keras.Model(images, keras.layers.LayerNormalization()(dense(features)))
+    hidden = features + keras.layers.Dense(12, "gelu")(keras.layers.Dropout(0.1, name="pooling")(features))
+    return keras.Model(images, dense(hidden))
+
+
+@pytest.mark.parametrize(
+    ("kind", "outputs"),
+    [
+        ("deep", ["logits", "features", "scores"]),
+        ("sequential", ["logits", "features", "scores"]),
+        ("augmented", ["logits", "features", "scores"]),
+        ("scores", ["features", "scores"]),
+        ("features", ["features"]),
+    ],
+)
+def test_encoder_in_a_model_of_the_users_is_exported_with_its_layers(fake, tmp_path, kind, outputs):
+    encoder = randomise(make_tiny(num_layers=1, include_top=False, classes=None))
+    model = around(encoder, kind)
+    report = export(model, tmp_path / "x.fake", labels=LABELS[:5] if "scores" in outputs else None)
+    assert [drift.output for drift in report.drift] == outputs
+    written, x = fake.jobs[0].model, images(2, 20, 28, 3)
+    np.testing.assert_allclose(numpy(written(x)), numpy(model(x, training=False)), atol=1e-5)  # sums in a copy
+    assert written.preprocessing == encoder.preprocessing
+
+
+def test_what_stands_around_an_encoder_and_cannot_be_served_is_refused(fake, tmp_path):
+    encoder = make_tiny(num_layers=1, include_top=False, classes=None)
+    with pytest.raises(TypeError, match=r"in front of an encoder(?s:.*)'rescaling"):
+        export(around(encoder, "scaled"), tmp_path / "x.fake")
+    with pytest.raises(TypeError, match=r"no head(?s:.*)include_top=False"):
+        export(around(make_tiny(num_layers=1, classes=12), "deep"), tmp_path / "x.fake")
+    with pytest.raises(TypeError, match="one encoder that it calls as a layer"):
+        export(keras.Model(encoder.input, keras.layers.Dense(5)(encoder.output)), tmp_path / "x.fake")
 
 
 def test_softmax_over_one_class_is_refused(fake, tmp_path):

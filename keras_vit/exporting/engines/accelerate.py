@@ -31,6 +31,7 @@ from keras_vit.exporting.sample_photos import Photos, resize_photos
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.exporting.verification import REPEATS, Reference, compare, image_size, median_seconds
 from keras_vit.images.preprocessing import preprocess_input
+from keras_vit.model.copies import unwrapped
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_access import is_quantized
 from keras_vit.model.precision import in_precision
@@ -96,6 +97,7 @@ def accelerate(
     threads = None if threads is None else check_threads(threads)
     batch_size = check_positive_int("batch_size", batch_size)
     check_backend()
+    model = unwrapped(model)
     check_exportable(model)
     kept = open_cache(Request(model, engine, precision, threads, batch_size, images), cache)
     found = _Comparison(model, precision, threads, images, batch_size, kept)
@@ -120,6 +122,7 @@ def write_engine(model: ImageModel, place: Path, precision: str = "float32") -> 
         TypeError, ValueError, ImportError, RuntimeError, ExportError: as `accelerate`.
     """
     check_backend()
+    model = unwrapped(model)
     check_exportable(model)
     _Comparison(model, precision, None, None, 1).write(place)
 
