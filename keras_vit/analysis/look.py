@@ -19,6 +19,7 @@ from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int
 from keras_vit.files import expand_path
+from keras_vit.images.preprocessing import Preprocessing, check_same_order
 from keras_vit.images.read import read_image
 from keras_vit.model.layer_access import encoder_blocks, patch_embedding, position_layers
 from keras_vit.model.outputs import names_of_outputs, output_spec
@@ -28,6 +29,7 @@ from keras_vit.pages.html import picture_uri, write_page
 from keras_vit.version import __version__
 
 PAGE = "index.html"
+_MOST_PIXELS = 640  # of a photo's longer side on the page
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -119,8 +121,7 @@ def look(
 def _inspect(model: VisionTransformer, name: str, pixels: np.ndarray, names: Sequence[str], top: int) -> PhotoFindings:
     record = model.preprocessing
     prepared = np.asarray(record(pixels[None]), "float32")
-    scaled = prepared * np.multiply(record.std, 255) + np.multiply(record.mean, 255)
-    shown = np.clip(np.rint(scaled[0]), 0, 255).astype("uint8")
+    shown = _visible_part(record, pixels)
     maps = attention_maps(model, prepared)
     tokens = features(model, prepared, blocks=(len(maps.blocks),))[len(maps.blocks)][0]
     best, scores = _best_classes(model, prepared, top)
@@ -129,6 +130,22 @@ def _inspect(model: VisionTransformer, name: str, pixels: np.ndarray, names: Seq
     )
     answers = tuple((names[index], float(score)) for index, score in zip(best, scores, strict=True))
     return PhotoFindings(name, shown, maps, answers, relevance, tokens)
+
+
+def _visible_part(record: Preprocessing, pixels: np.ndarray) -> np.ndarray:
+    """The part of a photo that the model sees, uint8 `(H, W, C)`, with more of its pixels than the model gets.
+
+    A photo that is squashed for the model keeps its own sides here.
+    """
+    sides, model = np.array(pixels.shape[:2]), np.array(record.image_size or pixels.shape[:2])
+    if record.resize == "squash":
+        larger = sides * max(min(1.0, _MOST_PIXELS / sides.max()), model.max() / sides.max())
+    else:
+        larger = model * max(1.0, min(*(sides / model * record.crop_fraction), _MOST_PIXELS / model.max()))
+    size = tuple(np.maximum(np.rint(larger), 1).astype(int).tolist())
+    prepared = np.asarray(dataclasses.replace(record, image_size=size)(pixels[None]))[0]
+    levels = prepared * np.multiply(record.std, 255) + np.multiply(record.mean, 255)
+    return np.clip(np.rint(levels), 0, 255).astype("uint8")
 
 
 def _best_classes(model: VisionTransformer, prepared: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
@@ -238,6 +255,7 @@ def _check_names(model: VisionTransformer, class_names: Sequence[str] | None) ->
         raise ValueError(
             f"`class_names` must have a name for each of the model's {classes} outputs.\nReceived: {len(class_names)}."
         )
+    check_same_order(model.class_names, class_names, "class_names")
     return tuple(map(str, class_names))
 
 

@@ -1,6 +1,7 @@
 """`keras-vit export`: a model as a file for a server or a phone, and how far it is from the model."""
 
 import dataclasses
+import functools
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -96,7 +97,9 @@ def export(arguments: Namespace) -> Iterator[str]:
     of_task = run.task.export_arguments(labels)
     calibrates = arguments.images is None and arguments.precision in writer.CALIBRATES
     given["images"], which = calibration_photos(run) if calibrates else (arguments.images, None)
-    report = keras_vit.export(model, arguments.path, card=read_run_card(path(arguments.model)), **of_task | given)
+    say = None if arguments.json else functools.partial(print, flush=True)
+    card = read_run_card(path(arguments.model))
+    report = keras_vit.export(model, arguments.path, card=card, print_fn=say, **of_task | given)
     if calibrates:
         report = dataclasses.replace(report, calibrated_on=which)
     if arguments.report is not None:

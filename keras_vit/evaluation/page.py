@@ -7,7 +7,7 @@ from typing import Any
 from keras_vit.analysis.plots import draw_confusion
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
-from keras_vit.evaluation.metrics import ClassResult, Evaluation
+from keras_vit.evaluation.metrics import ClassResult, Evaluation, wilson_interval
 from keras_vit.evaluation.probes import Probe, shots_in_words
 from keras_vit.files import expand_path
 from keras_vit.pages.formatting import WIDTH, columns, printable
@@ -99,7 +99,9 @@ def class_panel(
 def answer_of(result: Evaluation) -> str:
     """What an evaluation came to, in a sentence or two."""
     right = round(result.accuracy * result.count)
-    answer = f"The model names the class of {right:,} of {result.count:,} images: {_percent(result.accuracy)}."
+    low, high = map(_percent, wilson_interval(result.accuracy, result.count))
+    answer = f"The model names the class of {right:,} of {result.count:,} images: {_percent(result.accuracy)}"
+    answer += f", with a 95 % interval of {low} to {high} (Wilson)."
     found = [(each.recall, each.name) for each in result.classes if each.recall is not None]
     recall, name = min(found, key=lambda pair: pair[0], default=(1.0, ""))
     return f"{answer} The weakest class is {name}: it finds {_percent(recall)} of its images." if recall < 1 else answer

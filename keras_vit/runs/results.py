@@ -11,7 +11,6 @@ import keras
 
 from keras_vit.analysis.plots import draw_curves
 from keras_vit.annotations import FilePath
-from keras_vit.images.validation import BadImage
 from keras_vit.pages.cards import write_card
 from keras_vit.pages.formatting import duration, printable, printable_json
 from keras_vit.pages.html import Panel, Section, png_uri, write_page
@@ -145,7 +144,9 @@ def finish(
         task.write_files(evaluation, run.path)
         title, config = f"{source.name}, {model.name}", json_ready(configuration)
         panel = task.panel(evaluation, run.path, source, preparation.split)
-        write_report(run.path / REPORT, title, facts, panel, run.path / CURVES, source.bad_images, config)
+        left_out = [(str(image.path), image.reason) for image in source.bad_images]
+        left_out += [(f"{count:,} files", kind) for kind, count in (source.facts.get("ignored_kinds") or {}).items()]
+        write_report(run.path / REPORT, title, facts, panel, run.path / CURVES, left_out, config)
         write_card(run.path, run_card(config, facts))
         facts |= {"files": sorted({path.name for path in run.path.iterdir()} - {CHECKPOINTS})} | FINISHED
         run.write_json(RESULT, facts)  # the last one
@@ -189,7 +190,7 @@ def write_report(
     result: dict[str, Any],
     panel: Panel,
     curves: Path,
-    bad_images: Sequence[BadImage] = (),
+    left_out: Sequence[tuple[str, str]] = (),
     config: dict[str, Any] | None = None,
 ) -> None:
     """Writes the page.
@@ -200,7 +201,7 @@ def write_report(
         result: what `result.json` holds.
         panel: what the task shows.
         curves: path of the PNG of the curves.
-        bad_images: that were left out.
+        left_out: `(file, reason)` of what was not read.
         config: what `config.json` holds.
     """
     measured = f"measured on the {result['split']} set"
@@ -215,6 +216,6 @@ def write_report(
         subtitle=f"recipe {result['recipe']}; best epoch {result['best_epoch']} of {epochs}; {measured}",
         panel=dataclasses.replace(panel, figures=[*panel.figures, parameters, time]),
         curves=Section("Training", picture=png_uri(curves.read_bytes()), alt=words),
-        bad_images=[(image.path, image.reason) for image in bad_images],
+        left_out=left_out,
         configuration=printable_json(config or {}).split("\n"),
     )
