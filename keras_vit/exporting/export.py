@@ -44,7 +44,7 @@ MIN_PHOTOS = 32  # for calibration and comparison: with one photo, the next diff
 
 
 def export(
-    model: keras.Model,
+    model: ImageModel,
     path: FilePath,
     format: str | None = None,
     labels: Sequence[str] | np.ndarray | None = None,
@@ -297,7 +297,7 @@ def select_photos(
 
 
 def _prepare_model(
-    model: keras.Model,
+    model: ImageModel,
     image_size: tuple[int | None, int | None] | str | None,
     max_pixels: int,
     format: str,

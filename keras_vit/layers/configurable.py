@@ -44,8 +44,10 @@ class _WithFrozenWeights(keras.layers.Layer):
 class Dense(_WithFrozenWeights, keras.layers.Dense):
     """Keras' dense layer, whose files keep the kernel and LoRA's factors apart. Keras merges them when it saves."""
 
+    lora_alpha: float | None
+
     def build(self, input_shape: Shape) -> None:
-        alpha = self.lora_alpha
+        alpha: float | None = self.lora_alpha
         super().build(input_shape)
         self.lora_alpha = alpha  # Keras passes `enable_lora` the rank alone
 
@@ -268,7 +270,7 @@ def frozen_inside(layer: keras.Layer) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def lora_inside(layer: keras.Layer) -> dict[str, tuple[int, float]]:
+def lora_inside(layer: keras.Layer) -> dict[str, tuple[int, float | None]]:
     """`(rank, alpha)` of the dense layers of ours with LoRA inside a layer, by their paths."""
     found = {}
     for part in _parts(layer):

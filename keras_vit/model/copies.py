@@ -333,7 +333,8 @@ def unwrapped(model: Any) -> Any:
             clone_function=copy_of,
             call_function=lambda layer, *args, **kwargs: inner.output if layer is encoder else layer(*args, **kwargs),
         )
-    variables, values = {}, {}
+    variables: dict[Any, Variable] = {}
+    values: dict[Any, Any] = {}
     for number, (layer, copy) in enumerate(copies.values()):
         variables |= {(number, place): weight for place, weight in _by_path(copy).items()}
         values |= {(number, place): ops.convert_to_numpy(weight) for place, weight in _by_path(layer).items()}

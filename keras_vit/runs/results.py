@@ -145,7 +145,8 @@ def finish(
         title, config = f"{source.name}, {model.name}", json_ready(configuration)
         panel = task.panel(evaluation, run.path, source, preparation.split)
         left_out = [(str(image.path), image.reason) for image in source.bad_images]
-        left_out += [(f"{count:,} files", kind) for kind, count in (source.facts.get("ignored_kinds") or {}).items()]
+        ignored: Any = source.facts.get("ignored_kinds") or {}
+        left_out += [(f"{count:,} files", kind) for kind, count in ignored.items()]
         write_report(run.path / REPORT, title, facts, panel, run.path / CURVES, left_out, config)
         write_card(run.path, run_card(config, facts))
         facts |= {"files": sorted({path.name for path in run.path.iterdir()} - {CHECKPOINTS})} | FINISHED

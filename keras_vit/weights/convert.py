@@ -131,8 +131,7 @@ def write_checkpoint(
         class_names=None if folder else known,
     )
     if folder:
-        names = labels or (known and list(known))
-        return _write_folder(checkpoint, destination, layout, arrays, note, names)
+        return _write_folder(checkpoint, destination, layout, arrays, note, labels or known)
     _check_replaceable(destination)
     write = write_npz if suffix == ".npz" else write_safetensors
     write(destination, arrays, note)
@@ -228,9 +227,12 @@ def _write_folder(
     layout: str,
     arrays: Iterable[tuple[str, np.ndarray]],
     note: dict,
-    labels: list[str] | None,
+    labels: Sequence[str] | None,
 ) -> Path:
-    record, facts = checkpoint.preprocessing or Preprocessing(), _facts(checkpoint) | {"labels": labels}
+    record, facts = (
+        checkpoint.preprocessing or Preprocessing(),
+        _facts(checkpoint) | {"labels": labels and list(labels)},
+    )
     files = FOLDERS[layout].files(facts, record)
     software, lines = LAYOUTS[layout].software, differences(layout, record, checkpoint.image_size)
     if lines:

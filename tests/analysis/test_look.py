@@ -11,7 +11,8 @@ from conftest import randomise, tiny_config
 
 import keras_vit
 from keras_vit import cli
-from keras_vit.analysis.look import _sprite
+from keras_vit.analysis.look import _sprite, _visible_part
+from keras_vit.images.preprocessing import Preprocessing
 
 Image = pytest.importorskip("PIL.Image")
 WIDTHS = (1400, 360)
@@ -223,3 +224,21 @@ def test_registers_stand_apart_from_what_the_answer_reads(browser, tmp_path):
     tab.close()
     assert wrong == []
     assert "2 register tokens, which no answer reads" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("record", "photo", "size", "part"),
+    [
+        ({"image_size": (16, 24)}, (80, 90), (80, 90), np.s_[:]),
+        ({"image_size": (16, 16), "resize": "crop", "crop_fraction": 0.5}, (80, 120), (40, 40), np.s_[20:60, 40:80]),
+        ({"image_size": (16, 24), "resize": "none"}, (16, 24), (16, 24), np.s_[:]),
+        ({"image_size": (16, 24)}, (1000, 2000), (320, 640), None),
+        ({"image_size": (16, 24)}, (4, 6), (16, 24), None),  # not fewer than the model gets
+    ],
+)
+def test_photo_is_shown_with_its_own_pixels(record, photo, size, part):
+    pixels = np.random.default_rng(3).integers(0, 256, (*photo, 3), "uint8")
+    shown = _visible_part(Preprocessing(**record), pixels)
+    assert (shown.dtype, shown.shape) == (np.uint8, (*size, 3))
+    if part is not None:
+        np.testing.assert_array_equal(shown, pixels[part])

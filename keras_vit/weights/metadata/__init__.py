@@ -81,13 +81,16 @@ def _json(path: Path) -> tuple[dict, list[str]]:
 
 def make_note(
     config: dict[str, Any],
-from collections.abc import Mapping, Sequence
+    tensors: Mapping[str, np.ndarray],
     num_heads: int | None,
     preprocessing: Preprocessing | None,
     grid: Pair | None,
     layout: str,
-from collections.abc import Mapping, Sequence
-    note = {
+    class_names: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """The note in files that this package writes; of a folder without the class names, which its JSON has."""
+    parts = {name: value for name, value in infer_fields(tensors, num_heads).items() if name not in NOTED_FIELDS}
+    note: dict[str, Any] = {
         "dialect": layout,
         "parts": {name: value for name, value in parts.items() if name != "kv_heads"},
         "config": {name: config[name] for name in NOTED_FIELDS if name in config},
@@ -120,7 +123,8 @@ def read_note(note: dict, path: Path) -> Metadata:
         else reading.part("position_grid", lambda: parse_size(check_grid("position_grid", grid))),
         preprocessing=None
         if preprocessing is None
-from collections.abc import Mapping, Sequence
+        else reading.preprocessing(lambda: Preprocessing(**check_object(preprocessing))),
+        class_names=reading.class_names("class_names", lambda: note.get("class_names")),
         remarks=tuple(reading.remarks),
         is_note=True,
     )

@@ -94,7 +94,7 @@ def _label_names(config: dict) -> Any:
     if not isinstance(stored, dict):
         return None
     names, texts = stored.get("label_names"), stored.get("label_descriptions")
-    if not isinstance(texts, dict):
+    if names is None or not isinstance(texts, dict):
         return names
 
     def named(name: Any) -> Any:
