@@ -34,7 +34,6 @@ from keras_vit.model.layer_access import first_layer, is_quantized, user_operati
 from keras_vit.model.outputs import names_of_outputs
 from keras_vit.model.precision import in_precision
 from keras_vit.pages.cards import Card, write_card
-from keras_vit.pages.formatting import printable
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
 _MIN_CALIBRATION = 8  # also for a slow model
@@ -162,7 +161,7 @@ class _Export:
 
     def report(self, overwrite: bool, card: Card | None) -> ExportReport:
         """Writes and verifies the file."""
-        self.say(f"writing {printable(self.path)} ({self.format}, {self.spec.precision})")
+        self.say(f"writing {self.format} in {self.spec.precision}")
         return self._export_file(overwrite) if FORMATS[self.format] else self._export_version(card)
 
     def _export_file(self, overwrite: bool) -> ExportReport:
