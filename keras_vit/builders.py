@@ -139,6 +139,7 @@ def build(
     with uninitialized_variables():
         model = build_graph(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
+    model.class_names = _names_of(checkpoint, head)
     model.provenance = find_provenance(checkpoint, source.record, config, {*given, resize_method}, methods)
     model.load_report = fill(
         model,
@@ -151,7 +152,6 @@ def build(
         deferred=True,
         preprocessing=checkpoint.preprocessing,
     )
-    model.class_names = _names_of(checkpoint, head)
     return model
 
 
@@ -462,6 +462,7 @@ def build_resnet(
     inputs = images_input(input_tensor, input_shape, known, lambda: _infer_resnet_shape(checkpoint))
     with uninitialized_variables():
         model = wire_resnet(inputs, known, head, name, checkpoint.preprocessing)
+    model.class_names = _names_of(checkpoint, head)
     dropped_layers, new_layers = replaced_layers(checkpoint, classes)
     model.load_report = fill(
         model,
@@ -473,7 +474,6 @@ def build_resnet(
         deferred=True,
         preprocessing=checkpoint.preprocessing,
     )
-    model.class_names = _names_of(checkpoint, head)
     return model
 
 

@@ -99,9 +99,10 @@ def load_checkpoint(
     checkpoint = read_checkpoint(path, grid=grid)
     if HEAD_KERNEL in weight_paths(model):
         checkpoint = select_head(checkpoint, classifies=True)
+    names = checkpoint.class_names  # while its tensors are there
     report = fill(model, checkpoint, resize_method=resize_method, strict=strict)
     if isinstance(model, ImageModel) and HEAD_KERNEL in weight_paths(model):
-        model.class_names = checkpoint.class_names or model.class_names
+        model.class_names = names or model.class_names
     return report
 
 
