@@ -197,7 +197,7 @@ def _opened(
     """The config that is given, or inferred from `weights`; and their file, which is brought, checked and read."""
     if config is None and weights is None:
         raise TypeError(
-            "a model is built from a config, from weights that tell it, or from both.\n"
+            "`config` or `weights` must be given, or both.\n"
             'Received: config=None, weights=None. Pass a `ViTConfig` or a name as "B/16".'
         )
     asked = None if config is None else _resolve_config(config, pooling, overrides)
@@ -226,7 +226,7 @@ def check_weights_arguments(
         check_choice("resize_method", resize_method, ANY_RESIZE_METHODS)
     if weights is None and (sha256 is not None or strict or resize_method is not None):
         raise ValueError(
-            "`sha256`, `strict` and `resize_method` say how `weights` are taken, so there must be some.\n"
+            "`sha256`, `strict` and `resize_method` go with `weights`.\n"
             f"Received: weights=None, sha256={sha256!r}, strict={strict}, resize_method={resize_method!r}."
         )
 
@@ -358,7 +358,7 @@ def _infer_shape(config: ViTConfig, checkpoint: Checkpoint | None, record: Weigh
         return grid[0] * config.stride, grid[1] * config.stride, 3
     if checkpoint.grid is None and checkpoint.has_grid_tables:
         raise ValueError(
-            "`input_shape` must be given: the checkpoint's position table is not square, and does not tell its grid.\n"
+            "`input_shape` must be given: the checkpoint's position table is not square, so its grid is not known.\n"
             f"Received: {checkpoint.path}, input_shape=None."
         )
     if checkpoint.grid is not None and checkpoint.resize_method == CROPPED:  # of no image, but larger than all

@@ -230,8 +230,8 @@ def check_process() -> None:
     process = record_process()
     if process != os.getpid():
         raise RuntimeError(
-            "models and readers of photos must be used in the process that began with them, since a fork takes none of "
-            "its threads along and would wait for them for ever.\n"
+            "a forked process must not use models or read photos, if the process before the fork did. It would wait "
+            "for ever for threads that a fork does not copy.\n"
             f"Received: process {os.getpid()}, forked from {process}. Build or load the model in each worker, or start "
             'workers by "spawn": docs/processes.md shows both.'
         )

@@ -16,7 +16,7 @@ import platformdirs
 
 PREFIX = ".keras_vit-"  # of every temporary name, so that nobody else's file is taken for one
 _PART = re.compile(re.escape(PREFIX) + r"[a-z0-9_]{8}\.part(\.\w+)?")  # as `mkstemp` names them
-_ABANDONED = 3600  # seconds without a byte, after which a part is nobody's
+ABANDONED = 3600  # seconds without a byte, after which a part is nobody's
 _MOST_BYTES = 1 << 16  # of a small JSON file; such files have some 300
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -62,7 +62,7 @@ def atomic_write(path: str | os.PathLike, suffix: str = ".part") -> Iterator[str
         suffix: end of the temporary file's name, for writers that look at it.
     """
     path = Path(path)
-    remove_partial_files(path.parent, _ABANDONED)
+    remove_partial_files(path.parent, ABANDONED)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=PREFIX, suffix=suffix)
     os.close(handle)
     try:

@@ -189,6 +189,36 @@ def test_command_says_that_it_loads_before_it_imports_anything(monkeypatch, caps
         assert capsys.readouterr().out == ""
 
 
+REFUSED = {  # with a model that is there
+    "predict gone.jpg --model run": "photos must exist",
+    "predict empty --model run": "must be a folder with photos",
+    "predict x.jpg --model run --out answers.txt": "`--out` must be the name of a .csv",
+    "predict x.jpg --model run --out no/answers.csv": "in a folder that is there",
+    "predict x.jpg --model run --out taken.csv": "must be a new file",
+    "predict x.jpg --model run --out taken.csv --overwrite": "replaces only a table",
+    "predict x.jpg --model run --top 0": "`--top`",
+    "predict x.jpg --model run --batch-size 0": "`--batch-size`",
+    "predict x.jpg --model run --overwrite": "goes with `--out`",
+    "evaluate run --data ./gone": "no such file or folder",
+    "look run gone.jpg --out o": "photos must exist",
+    "finetune --data gone.csv --out o": "no such file or folder",
+    "pack ./gone o": "no such file or folder",
+}
+
+
+@pytest.mark.parametrize(("command", "words"), REFUSED.items(), ids=str)
+def test_wrong_arguments_are_refused_before_tensorflow_is_imported(monkeypatch, capsys, tmp_path, command, words):
+    monkeypatch.setattr("keras_vit.cli.terminal.start_tensorflow", pytest.fail)
+    monkeypatch.chdir(tmp_path)
+    for folder in ("run", "empty"):
+        (tmp_path / folder).mkdir()
+    for file in ("run/best.keras", "x.jpg", "taken.csv"):
+        (tmp_path / file).touch()
+    assert cli.main(command.split()) == 1
+    output, error = capsys.readouterr()
+    assert (output, words in error) == ("", True), error
+
+
 @pytest.mark.parametrize(
     "command", ["predict x.jpg --model {}", "evaluate {}", "vtab {}", "export {} x", "look {} x.jpg --out o"]
 )

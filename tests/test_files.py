@@ -18,7 +18,7 @@ def test_replacing_keeps_the_ending_that_a_writer_looks_at(tmp_path):
 
 
 def test_replacing_removes_what_killed_writers_left_and_nothing_else(tmp_path):
-    old = time.time() - 2 * files._ABANDONED
+    old = time.time() - 2 * files.ABANDONED
     names = [".keras_vit-abcd_123.part", ".keras_vit-young_12.part", "a.txtabcd_123.part", ".keras_vit-abcd.part"]
     for name in names:
         (tmp_path / name).touch()

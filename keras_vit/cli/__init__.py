@@ -46,7 +46,7 @@ from keras_vit.weights.download import DownloadError
 # What functions call a parameter, the command line an option.
 _SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *data_commands.SAME_NAME)
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
-_OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split", "overwrite": "--overwrite"}
+_OPTIONS |= {"num_heads": "--heads", "top": "--top", "top_k": "--top", "split": "--split", "overwrite": "--overwrite"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "protocol", *engines.OPTIONS)}
 _OPTIONS |= {"num_neighbors": "--neighbours", **data_commands.OPTIONS}
 _OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}

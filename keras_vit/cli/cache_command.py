@@ -27,7 +27,7 @@ def add_commands(top: object, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
     summary = "show what is kept in the cache folder, and empty parts of it"
     new = command(top, "cache", cache, summary, "keras-vit cache --empty engines")
-    which = "remove what this package has written there, and nothing else; by default nothing"
+    which = "empty this part; only files that this package wrote are removed; by default nothing is"
     new.add_argument("--empty", choices=(*_PARTS, _ALL), help=which)
 
 

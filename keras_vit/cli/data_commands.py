@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import ArgumentError
-from keras_vit.cli.terminal import loading, path, quiet_start, say_error
+from keras_vit.cli.terminal import check_data, loading, path, quiet_start, say_error
 from keras_vit.config.datasets import SHARD_BYTES, SHARD_FORMATS
 from keras_vit.embedding.duplicates import THRESHOLD, near_duplicates
 from keras_vit.embedding.loaders import OUTPUTS
@@ -27,17 +27,22 @@ def add_pack(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
     summary = "write the photos of a data set as shards: tars, TFRecords, ArrayRecord or Parquet"
     new = command(top, "pack", pack, summary, "keras-vit pack photos shards --format tar")
-    new.add_argument("data", metavar="DATA", help="as --data of finetune")
+    new.add_argument(
+        "data", metavar="DATA", help="a folder of class folders, a .csv, shards or a name, as --data of finetune"
+    )
     new.add_argument("out", metavar="FOLDER", type=path, help="a new or empty folder")
-    new.add_argument("--format", default="tar", choices=SHARD_FORMATS, help="of the shards")
-    most = f"most bytes of photos in a shard; by default {SHARD_BYTES}"
+    new.add_argument("--format", default="tar", choices=SHARD_FORMATS, help="format of the shards")
+    most = f"largest total of the photos in one shard; by default {SHARD_BYTES}"
     new.add_argument("--shard-bytes", type=int, default=SHARD_BYTES, metavar="BYTES", help=most)
-    new.add_argument("--seed", type=int, default=0, metavar="N", help="of the division into splits and of the order")
+    new.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the division into splits, and of the order"
+    )
     bad = "leave out files that cannot be decoded, or refuse them"
     new.add_argument("--on-bad-image", default="skip", choices=ON_BAD_IMAGE, help=bad)
 
 
 def pack(arguments: Namespace) -> Iterator[str]:
+    check_data(arguments.data)
     yield loading(arguments.data)
     with quiet_start():
         import keras_vit.api as keras_vit
@@ -49,7 +54,7 @@ def pack(arguments: Namespace) -> Iterator[str]:
 
 def add_embed(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
-    summary = "write features or scores of photos into parts; the same command goes on after a kill"
+    summary = "write the features or scores of photos to files; after a kill, the same command goes on"
     new = command(top, "embed", embed, summary, "keras-vit embed photos --model run --out vectors")
     new.add_argument(
         "photos",
@@ -61,22 +66,39 @@ def add_embed(top: Any, command: Callable[..., ArgumentParser]) -> None:
         "folder of a run, a .keras, .onnx or .xml file, a checkpoint, or as dinov2/S14; by default none, for --check"
     )
     new.add_argument("--model", metavar="MODEL", help=model)
-    new.add_argument("--weights", metavar="NAME", help="for a variant; by default the usual ones")
-    new.add_argument("--out", required=True, type=path, metavar="FOLDER", help="of the parts")
-    new.add_argument("--outputs", choices=OUTPUTS, help="of the model; by default features")
-    which = "software to compute in; by default a file's own, or ONNX Runtime where it is installed"
-    new.add_argument("--engine", choices=ENGINES, help=which)
-    new.add_argument("--precision", choices=ENGINE_PRECISIONS, help="of the engine; by default float32")
-    new.add_argument("--threads", type=int, metavar="N", help="of each process; by default 1")
-    new.add_argument("--processes", type=int, metavar="N", help="by default one a core, as memory allows")
-    new.add_argument("--batch-size", type=int, metavar="B", help="photos at once; by default 32")
-    new.add_argument("--part", type=int, metavar="N", help="photos of a part; by default 1000, of few photos fewer")
     new.add_argument(
-        "--format", dest="form", choices=FORMS, help="of the parts; by default parquet, which needs pyarrow"
+        "--weights",
+        metavar="NAME",
+        help="weights of a model given by name; by default its first ones in `weights list`",
     )
-    shard = "this job's part of the work, as 0/8; by default as SLURM, Kubernetes or RANK say"
+    new.add_argument(
+        "--out", required=True, type=path, metavar="FOLDER", help="where the files, called parts, are written"
+    )
+    new.add_argument("--outputs", choices=OUTPUTS, help="what the model answers; by default features")
+    which = "software to compute in; by default that of an exported file, else ONNX Runtime where it is installed"
+    new.add_argument("--engine", choices=ENGINES, help=which)
+    new.add_argument("--precision", choices=ENGINE_PRECISIONS, help="precision of the engine; by default float32")
+    new.add_argument("--threads", type=int, metavar="N", help="threads of each process; by default 1")
+    new.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="how many processes; by default one for each core, or fewer where memory is short",
+    )
+    new.add_argument(
+        "--batch-size", type=int, metavar="B", help="photos that a process computes at once; by default 32"
+    )
+    new.add_argument(
+        "--part", type=int, metavar="N", help="photos in a part; by default 1000, or fewer if there are few photos"
+    )
+    new.add_argument(
+        "--format", dest="form", choices=FORMS, help="format of the parts; by default parquet, which needs pyarrow"
+    )
+    shard = (
+        "share of the photos that this job does, as 0/8 for the first of 8; by default from SLURM, Kubernetes or RANK"
+    )
     new.add_argument("--shard", metavar="I/N", help=shard)
-    new.add_argument("--check", action="store_true", help="read all parts, count the rows, and compute nothing")
+    new.add_argument("--check", action="store_true", help="only read all parts and count their rows")
 
 
 def embed(arguments: Namespace) -> Iterator[str]:
@@ -105,13 +127,26 @@ def add_duplicates(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
     summary = "find near duplicates among embedded photos, as a table and a page with their pictures"
     new = command(top, "duplicates", duplicates, summary, "keras-vit duplicates vectors --page seen")
-    new.add_argument("vectors", metavar="VECTORS", type=path, help="folder that keras-vit embed wrote")
-    new.add_argument("--threshold", type=float, default=THRESHOLD, metavar="T", help="least cosine of a pair")
-    new.add_argument("--out", type=path, default=Path("duplicates.csv"), metavar="FILE", help="table of the pairs")
-    new.add_argument("--page", type=path, metavar="FOLDER", help="of duplicates.html with pictures; by default none")
-    where = "folder of the photos on the page, if they were moved; by default that in which embed found them"
+    new.add_argument("vectors", metavar="VECTORS", type=path, help="the folder that keras-vit embed wrote")
+    new.add_argument(
+        "--threshold",
+        type=float,
+        default=THRESHOLD,
+        metavar="T",
+        help="pairs with a cosine of at least this are near duplicates",
+    )
+    new.add_argument(
+        "--out", type=path, default=Path("duplicates.csv"), metavar="FILE", help="where the table of pairs is written"
+    )
+    new.add_argument(
+        "--page",
+        type=path,
+        metavar="FOLDER",
+        help="also write duplicates.html with pictures into this folder; by default not",
+    )
+    where = "where the photos are now, if they were moved; by default where embed found them"
     new.add_argument("--photos-in", type=path, metavar="FOLDER", help=where)
-    which = "numpy compares all pairs; faiss, for a million photos and more, may miss some"
+    which = "numpy compares all pairs; faiss is for a million photos and more, and may miss some"
     new.add_argument("--engine", choices=SEARCHES, default=SEARCHES[0], help=which)
     new.add_argument("--json", action="store_true", help="print JSON, for programs")
 

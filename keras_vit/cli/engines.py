@@ -15,11 +15,11 @@ OPTIONS = ("engine", "precision", "threads")
 
 def add_options(new: ArgumentParser) -> None:
     """Adds these options to the parser of a command."""
-    which = "software to compute in, auto for what is fastest here; by default Keras as it is"
+    which = "software to compute in; auto takes the fastest one installed; by default Keras itself"
     new.add_argument("--engine", choices=ENGINES, help=which)
-    new.add_argument("--precision", choices=ENGINE_PRECISIONS, help="of the engine; by default float32")
-    new.add_argument("--threads", type=int, metavar="N", help="of the engine; by default its own choice")
-    photos = "photos to compare the engine and calibrate int8 on; by default two, of int8 the run's"
+    new.add_argument("--precision", choices=ENGINE_PRECISIONS, help="precision of the engine; by default float32")
+    new.add_argument("--threads", type=int, metavar="N", help="threads of the engine; by default its own choice")
+    photos = "photos to check the engine on, and to calibrate int8; by default two photos, for int8 those of the run"
     new.add_argument("--images", dest="calibration", metavar="FOLDER", type=path, help=photos)
 
 

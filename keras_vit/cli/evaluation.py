@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.checks import check_positive_int
 from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, load_model_and_run, output_names
-from keras_vit.cli.terminal import loading, path, quiet_start
+from keras_vit.cli.terminal import check_data, check_photos_exist, loading, path, quiet_start
 from keras_vit.pages.formatting import columns, printable, printable_json
 from keras_vit.pages.html import check_page
 from keras_vit.runs.options import ON_BAD_IMAGE
@@ -25,7 +25,7 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds these commands to the parser; `command` makes one."""
     summary = "measure a trained model on labelled images, or a probe on what its head would read"
     _add_evaluate(command(top, "evaluate", evaluate, summary, "keras-vit evaluate run --split test"))
-    summary = "measure a model on the 19 tasks of VTAB-1k, and say what those lack that are not there"
+    summary = "measure a model on those of the 19 tasks of VTAB-1k whose data are prepared on this machine"
     _add_vtab(command(top, "vtab", vtab, summary, "keras-vit vtab B/16 --weights augreg-imagenet21k"))
 
 
@@ -112,6 +112,8 @@ def _check_options(arguments: Namespace) -> None:
     check_positive_int("batch_size", arguments.batch_size)
     if arguments.split is not None:
         check_split(arguments.split)
+    if arguments.data is not None:
+        check_data(arguments.data)
     wanted: dict[str, tuple] = {
         "--shots": ("fewshot",),
         "--seeds": ("fewshot",),
@@ -186,9 +188,15 @@ def _numbers(text: str) -> list[int]:
 
 
 def _add_model(new: ArgumentParser) -> None:
-    new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16")
-    new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
-    new.add_argument("--no-cache", action="store_true", help="make features and engines anew, and keep none")
+    new.add_argument(
+        "model", metavar="MODEL", help="the folder of a run, a .keras file, a checkpoint, or a name as B/16"
+    )
+    new.add_argument(
+        "--weights",
+        metavar="NAME",
+        help="weights of a model given by name, as B/16; by default those with ImageNet's 1,000 classes",
+    )
+    new.add_argument("--no-cache", action="store_true", help="do not read or keep features or a converted engine")
     new.add_argument(
         "--batch-size", type=int, default=32, metavar="B", help="images at once, for speed and memory only"
     )
@@ -197,49 +205,77 @@ def _add_model(new: ArgumentParser) -> None:
 
 def _add_evaluate(new: ArgumentParser) -> None:
     _add_model(new)
-    new.add_argument("--data", metavar="DATA", help="as for finetune; by default that of the run")
-    several = "train, validation, test, or several, as train+test; by default test, but all of --data without splits"
+    new.add_argument("--data", metavar="DATA", help="labelled photos, as for finetune; by default those of the run")
+    several = (
+        "train, validation, test, or several, as train+test; by default test, or all images of a --data without splits"
+    )
     new.add_argument("--split", metavar="SPLIT", help=several)
-    new.add_argument("--seed", type=int, metavar="N", help="of the division into splits; by default that of the run")
+    new.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the division into splits; by default that of the run"
+    )
     bad = "leave out files that cannot be decoded, or refuse them"
     new.add_argument("--on-bad-image", default="skip", choices=ON_BAD_IMAGE, help=bad)
-    new.add_argument("--probe", choices=_KINDS, help="a classifier on the features; by default the model's own head")
-    shots = "examples of each class; by default those of 1,5,10,25 that every class has"
-    new.add_argument("--train-split", metavar="SPLIT", help="that a probe is trained on; by default train")
+    new.add_argument(
+        "--probe",
+        choices=_KINDS,
+        help="train a small classifier on the features, and measure that; by default measure the model's own head",
+    )
+    shots = "training images of each class, as 1,5; by default those of 1,5,10,25 that every class has"
+    new.add_argument("--train-split", metavar="SPLIT", help="split that the probe is trained on; by default train")
     new.add_argument("--shots", type=_numbers, metavar="K,K", help=shots)
-    new.add_argument("--seeds", type=int, metavar="COUNT", help="choices of the shots that are averaged; by default 3")
-    new.add_argument("--neighbours", type=int, metavar="K", help="that vote; by default 20")
+    new.add_argument(
+        "--seeds", type=int, metavar="COUNT", help="how many random choices of the shots are averaged; by default 3"
+    )
+    new.add_argument("--neighbours", type=int, metavar="K", help="how many neighbours vote in knn; by default 20")
     engines.add_options(new)
-    new.add_argument("--real", type=path, metavar="FILE", help="real.json of ReaL, for ImageNet; by default none")
+    new.add_argument(
+        "--real",
+        type=path,
+        metavar="FILE",
+        help="also measure by the ReaL labels of ImageNet in real.json; by default not",
+    )
     new.add_argument("--page", type=path, metavar="FOLDER", help="write the result as a page; by default none")
 
 
 def _add_vtab(new: ArgumentParser) -> None:
     _add_model(new)
-    new.add_argument("--tasks", nargs="+", metavar="TASK", help="as dtd svhn; by default all 19")
-    how = "a linear probe, or the paper's fine-tuning"
+    new.add_argument("--tasks", nargs="+", metavar="TASK", help="names of tasks, as dtd svhn; by default all 19")
+    how = "train a linear probe, or fine-tune as the paper does"
     new.add_argument("--protocol", default="linear", choices=_PROTOCOLS, help=how)
-    new.add_argument("--out", metavar="FOLDER", type=path, help="of the runs of finetune; by default none")
+    new.add_argument(
+        "--out", metavar="FOLDER", type=path, help="where finetune keeps its runs; by default they are not kept"
+    )
 
 
 def add_look(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
     summary = "write what a model sees in photos: attention, relevance, similarity, on one page"
     new = command(top, "look", look, summary, "keras-vit look run photo.jpg --out seen")
-    new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16")
-    new.add_argument("images", metavar="IMAGE", nargs="+", type=path, help="photos")
-    new.add_argument("--out", metavar="FOLDER", type=path, required=True, help="a new or empty folder")
-    new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
     new.add_argument(
-        "--blocks", metavar="N", nargs="+", type=int, help="blocks with the attention of every patch; by default four"
+        "model", metavar="MODEL", help="the folder of a run, a .keras file, a checkpoint, or a name as B/16"
     )
-    new.add_argument("--top", type=int, default=5, metavar="K", help="classes with relevance")
-    new.add_argument("--theme", default="light", choices=("light", "dark"), help="of the pictures")
+    new.add_argument("images", metavar="IMAGE", nargs="+", type=path, help="photos to look at")
+    new.add_argument("--out", metavar="FOLDER", type=path, required=True, help="a new or empty folder")
+    new.add_argument(
+        "--weights",
+        metavar="NAME",
+        help="weights of a model given by name, as B/16; by default those with ImageNet's 1,000 classes",
+    )
+    new.add_argument(
+        "--blocks",
+        metavar="N",
+        nargs="+",
+        type=int,
+        help="numbers of the blocks whose attention is shown; by default four",
+    )
+    new.add_argument("--top", type=int, default=5, metavar="K", help="how many classes get a map of relevance")
+    new.add_argument("--theme", default="light", choices=("light", "dark"), help="colours of the pictures")
 
 
 def look(arguments: Namespace) -> Iterator[str]:
     check_positive_int("top", arguments.top)
     check_model(arguments)
+    check_photos_exist(arguments.images)
     yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit

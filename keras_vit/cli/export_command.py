@@ -26,45 +26,67 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
     summary = "write a model for TensorFlow Serving, ONNX Runtime, LiteRT or OpenVINO"
     new = command(top, "export", export, summary, "keras-vit export run model.onnx")
-    new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16")
-    new.add_argument("path", metavar="PATH", type=path, help="the new file; of a SavedModel the folder of its versions")
-    new.add_argument("--format", choices=FORMATS, help="what to write; by default as the end of PATH, or a SavedModel")
-    new.add_argument("--precision", default="float32", choices=PRECISIONS, help="of weights or computation")
-    new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
+    new.add_argument(
+        "model", metavar="MODEL", help="the folder of a run, a .keras file, a checkpoint, or a name as B/16"
+    )
+    new.add_argument(
+        "path",
+        metavar="PATH",
+        type=path,
+        help="the new file; for a SavedModel a folder, below which the version 1 is written",
+    )
+    new.add_argument(
+        "--format", choices=FORMATS, help="what to write; by default what the ending of PATH says, else a SavedModel"
+    )
+    new.add_argument(
+        "--precision", default="float32", choices=PRECISIONS, help="precision of the weights or of the computation"
+    )
+    new.add_argument(
+        "--weights",
+        metavar="NAME",
+        help="weights of a model given by name, as B/16; by default those with ImageNet's 1,000 classes",
+    )
     new.add_argument(
         "--labels",
         metavar="FILE",
         type=path,
-        help="names of the classes, a line each; by default the run's or ImageNet's",
+        help="text file with the name of a class on each line; by default the names of the run, or ImageNet's",
     )
     new.add_argument(
         "--images",
         metavar="FOLDER",
         type=path,
-        help="photos to compare and calibrate int8 on; by default two, of int8 the run's",
+        help="photos to compare the file on, and to calibrate int8; by default two photos, for int8 those of the run",
     )
     new.add_argument(
         "--image-size",
         type=_image_size,
         metavar="SIZE",
-        help="as 224, 224x320 (height, width), or any (a SavedModel then takes no files); by default the model's",
+        help="224, 224x320 (height, width) or any; by default the model's. With any, a SavedModel takes no photo files",
     )
-    scores = "from logits to scores; by default softmax, of a run as its task has it"
-    new.add_argument("--top", dest="top_k", type=int, default=5, metavar="K", help="classes that an answer names")
+    scores = "what turns logits into scores; by default that of the run's task, else softmax"
+    new.add_argument("--top", dest="top_k", type=int, default=5, metavar="K", help="how many classes an answer names")
     new.add_argument("--activation", choices=ACTIVATIONS, help=scores)
-    new.add_argument("--name", metavar="NAME", help="of the served model; by default that of PATH")
-    new.add_argument("--opset", type=int, default=OPSET, metavar="N", help="of ONNX")
-    photo = "of one photo that a SavedModel takes"
-    new.add_argument("--max-bytes", type=int, default=MAX_BYTES, metavar="BYTES", help=photo)
-    new.add_argument("--max-pixels", type=int, default=MAX_PIXELS, metavar="PIXELS", help=photo)
-    request = "images of one request to a SavedModel; more are INVALID_ARGUMENT"
+    new.add_argument("--name", metavar="NAME", help="name of the served model; by default that of PATH")
+    new.add_argument("--opset", type=int, default=OPSET, metavar="N", help="version of the ONNX operators")
+    new.add_argument(
+        "--max-bytes", type=int, default=MAX_BYTES, metavar="BYTES", help="largest photo file that a SavedModel takes"
+    )
+    new.add_argument(
+        "--max-pixels", type=int, default=MAX_PIXELS, metavar="PIXELS", help="largest photo that a SavedModel takes"
+    )
+    request = "most images in one request to a SavedModel; a larger one gets INVALID_ARGUMENT"
     new.add_argument("--max-batch", type=int, default=MAX_BATCH, metavar="N", help=request)
-    new.add_argument("--jit-compile", action="store_true", help="compile the SavedModel by XLA: see docs/exporting.md")
-    calls = "of LiteRT, images of each call: 1 by default, as delegates of phones take it, or any"
+    new.add_argument(
+        "--jit-compile", action="store_true", help="compile the SavedModel by XLA; docs/exporting.md says when it helps"
+    )
+    calls = "images in each call of a LiteRT file, a number or any; by default 1, which phones need"
     new.add_argument("--batch-size", type=_batch_size, metavar="B", help=calls)
     new.add_argument("--overwrite", action="store_true", help="replace the file of an earlier export at PATH")
-    new.add_argument("--no-verify", dest="verify", action="store_false", help="do not compare with the model")
-    new.add_argument("--report", metavar="FILE", type=path, help="also a .json or Markdown file of it; by default none")
+    new.add_argument("--no-verify", dest="verify", action="store_false", help="do not compare the file with the model")
+    new.add_argument(
+        "--report", metavar="FILE", type=path, help="also write the report to this .json or .md file; by default none"
+    )
     new.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
@@ -127,7 +149,7 @@ def _lines(file: Path) -> list[str]:
     except UnicodeDecodeError:
         fault = "which is no text in UTF-8"
     except OSError as error:
-        fault = error.strerror
+        fault = str(error.strerror)
     raise ArgumentError(
         f"`labels` must be a text file in UTF-8 with a name on each line.\nReceived: {str(file)!r}: {fault}.",
         parameters=("labels",),

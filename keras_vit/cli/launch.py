@@ -29,11 +29,19 @@ _ASKED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # to end, where the system
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
-    summary = "start several processes of a command on this machine, which train together on JAX"
+    summary = "start a command as several processes on this machine, which train together on JAX"
     example = "keras-vit launch --processes 2 finetune --data digits --layout fsdp --out run"
     new = command(top, "launch", launch, summary, example)
-    new.add_argument("--processes", type=int, required=True, metavar="N", help="how many; with GPUs each gets one")
-    new.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="of keras-vit, with its options")
+    new.add_argument(
+        "--processes",
+        type=int,
+        required=True,
+        metavar="N",
+        help="how many processes; where there are GPUs, each gets one",
+    )
+    new.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="a command of keras-vit, with its options"
+    )
 
 
 def launch(arguments: Namespace) -> Iterator[str]:

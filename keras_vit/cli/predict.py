@@ -4,7 +4,6 @@ import collections
 import concurrent.futures
 import contextlib
 import csv
-import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -17,7 +16,7 @@ import numpy as np
 from keras_vit.checks import ArgumentError, check_positive_int, cores
 from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, load_model_and_run, output_names
-from keras_vit.cli.terminal import loading, path, quiet_start, say_error
+from keras_vit.cli.terminal import check_photos_exist, loading, path, quiet_start, say_error
 from keras_vit.embedding.photo_lists import list_photos, photo_key, photo_location
 from keras_vit.files import atomic_write
 from keras_vit.images.byte_ranges import PhotoLocation
@@ -50,16 +49,23 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     images = "a photo (JPEG, PNG, WebP, BMP, HEIC), a folder of photos, a .csv file with the column path, or shards"
     new.add_argument("images", metavar="IMAGE", nargs="+", type=path, help=images)
     new.add_argument(
-        "--model", required=True, metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16"
+        "--model",
+        required=True,
+        metavar="MODEL",
+        help="the folder of a run, a .keras file, a checkpoint, or a name as B/16",
     )
-    new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
+    new.add_argument(
+        "--weights",
+        metavar="NAME",
+        help="weights of a model given by name, as B/16; by default those with ImageNet's 1,000 classes",
+    )
     new.add_argument("--out", type=path, metavar="FILE", help="write a .csv table; by default answers are printed")
     new.add_argument("--overwrite", action="store_true", help="replace the table of an earlier predict at --out")
     new.add_argument(
         "--batch-size", type=int, default=32, metavar="B", help="photos at once, for speed and memory only"
     )
     engines.add_options(new)
-    new.add_argument("--no-cache", action="store_true", help="make the engine anew, and keep none")
+    new.add_argument("--no-cache", action="store_true", help="do not read or keep a converted engine")
     new.add_argument("--exact", action="store_true", help="decode large JPEGs to all of their pixels")
     new.add_argument("--top", type=int, metavar="K", help=f"classes to name; by default {_TOP}")
     new.add_argument("--json", action="store_true", help="print JSON, for programs")
@@ -127,12 +133,12 @@ def find_photos(given: Sequence[Path]) -> tuple[list[Photo], list[str]]:
     """The photos that arguments name, a folder by all that are in it or below it; and lines about what was left out.
 
     Raises:
-        FileNotFoundError: if nothing is at any of the places.
+        FileNotFoundError: if nothing is at any of the places; one photo that is missing gets its own answer.
         ValueError: for a folder, a table or shards without a photo.
     """
-    if not any(map(os.path.lexists, given)):
-        raise FileNotFoundError(f"photos must be there.\nReceived: {', '.join(map(printable, given[:_MOST_NAMED]))}.")
-    photos, notes = [], []
+    check_photos_exist(given)
+    photos: list[Photo] = []
+    notes: list[str] = []
     for place in given:
         if not (place.is_dir() or place.suffix.lower() in (".csv", ".tar", ".tfrecord", ".parquet", ".array_record")):
             photos.append(Photo(str(place), str(place)))
@@ -171,8 +177,8 @@ def prefetch_photos(photos: Iterable[Photo], model: Any, is_exact: bool) -> Iter
 
 def _prepared(place: PhotoLocation, model: Any, least: tuple[int, int] | None) -> np.ndarray | str:
     try:
-        read = read_image if isinstance(place, str) else read_photo
-        pixels = read(place, model.input_shape[-1], least)  # type: ignore[operator]
+        channels = model.input_shape[-1]
+        pixels = read_image(place, channels, least) if isinstance(place, str) else read_photo(place, channels, least)
     except FileNotFoundError:
         return "no such file"
     except ImageError as error:

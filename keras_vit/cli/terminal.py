@@ -5,16 +5,18 @@ Keras and its backend are imported without their words on the terminal.
 
 import argparse
 import contextlib
+import glob
 import itertools
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import install_hint
 from keras_vit.cli.jax_cache import enable_jax_cache
+from keras_vit.config.datasets import may_be_a_name
 from keras_vit.files import expand_path
 from keras_vit.pages.formatting import printable
 from keras_vit.silence import silent_descriptor
@@ -46,6 +48,21 @@ def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("a path must not be empty")
     return expand_path(text)
+
+
+def check_data(data: str) -> None:
+    """Raises for data that are neither a file, a folder or a pattern nor spelt as a name, before Keras is imported."""
+    if not (os.path.exists(expand_path(data)) or glob.has_magic(data) or may_be_a_name(data)):
+        raise ValueError(
+            "data must be a folder of class folders, a .csv file, shards, or the name of a data set.\n"
+            f"Received: {data!r}, and there is no such file or folder."
+        )
+
+
+def check_photos_exist(photos: Sequence[Path]) -> None:
+    """Raises if none of the photos is there, before Keras is imported; one that is missing costs the others nothing."""
+    if not any(map(os.path.lexists, photos)):
+        raise FileNotFoundError(f"the photos must exist.\nReceived: {', '.join(map(printable, photos[:10]))}.")
 
 
 # What Keras and TensorFlow import where they find it, for their wrappers and pictures, which no command needs.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import ArgumentError
-from keras_vit.cli.terminal import loading, path, quiet_start, terminal_width
+from keras_vit.cli.terminal import check_data, loading, path, quiet_start, terminal_width
 from keras_vit.config.recipes import RECIPES, find_recipe
 from keras_vit.runs.finished_runs import finished_lines
 from keras_vit.runs.options import FLAGS, TASK_OPTIONS, FinetuneOptions, changed
@@ -29,9 +29,11 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
         "--data photos --model B/16 --out run",
     )
     _add_finetune(command(top, "finetune", finetune, summary, f"keras-vit finetune {example}"))
-    summary = "the published hyper-parameters, or one set of them with its sources"
+    summary = "list the published sets of hyper-parameters, or show one with its sources"
     new = command(top, "recipes", recipes, summary, "keras-vit recipes augreg-finetune")
-    new.add_argument("name", metavar="NAME", nargs="?", help="of one of them; by default all, one a line")
+    new.add_argument(
+        "name", metavar="NAME", nargs="?", help="name of a set; by default all are listed, one on each line"
+    )
 
 
 def finetune(arguments: Namespace) -> Iterator[str]:
@@ -45,6 +47,7 @@ def finetune(arguments: Namespace) -> Iterator[str]:
     if out is not None and (lines := finished_lines(out, data, options)):
         yield from lines
         return
+    check_data(data)
     if out is None and options.layout != "none" and (sign := launched_by()):
         raise ArgumentError(
             f"`out` must say where several processes write together.\nReceived: {sign}.", parameters=("out",)

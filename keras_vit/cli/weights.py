@@ -54,42 +54,63 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser], group: Callab
     new.add_argument("--flops", action="store_true", help="also GFLOP of one image; a multiply-add is 2 FLOPs")
     size = "side in pixels, for all; by default that of each model's first weights in `weights list`"
     new.add_argument("--image-size", metavar="SIZE", type=int, help=f"{size}. A side that patches do not tile gives -")
-    _add_weights(command, group(top, "weights", "published and local checkpoints", "keras-vit weights list B/16"))
+    _add_weights(
+        command,
+        group(top, "weights", "list, download, verify, inspect and convert checkpoints", "keras-vit weights list B/16"),
+    )
 
 
 def _add_push(new: ArgumentParser) -> None:
-    new.add_argument("folder", metavar="FOLDER", type=path, help="of a run, or of weights for timm or transformers")
-    new.add_argument("repository", metavar="REPOSITORY", help="as owner/name; made if it is not there")
-    new.add_argument("--license", metavar="NAME", help="of the weights, as mit; by default as the card says")
-    new.add_argument("--dialect", choices=("timm", "huggingface"), help="of a run's weights; by default timm")
-    new.add_argument("--private", action="store_true", help="make a new repository private")
+    new.add_argument(
+        "folder",
+        metavar="FOLDER",
+        type=path,
+        help="folder of a run, or of weights in the layout of timm or transformers",
+    )
+    new.add_argument("repository", metavar="REPOSITORY", help="owner/name on the Hub; it is made if it does not exist")
+    new.add_argument(
+        "--license", metavar="NAME", help="licence of the weights, as mit; by default that of the model card"
+    )
+    new.add_argument(
+        "--dialect",
+        choices=("timm", "huggingface"),
+        help="layout in which a run's weights are written; by default timm",
+    )
+    new.add_argument("--private", action="store_true", help="make the repository private, if it is new")
 
 
 def _add_weights(command: Callable[..., ArgumentParser], weights: Any) -> None:
     model: dict[str, Any] = {"metavar": "MODEL", "help": "a builder as ViTB16, or a variant as B/16; by default any"}
 
-    new = command(weights, "list", _list, "the published checkpoints", "keras-vit weights list B/16")
+    new = command(weights, "list", _list, "list the published checkpoints", "keras-vit weights list B/16")
     new.add_argument("model", nargs="?", **model)
-    new.add_argument("--family", metavar="FAMILY", help="whose weights, as augreg or dinov2; by default any")
-    new.add_argument("--json", action="store_true", help="all facts, for programs")
+    new.add_argument(
+        "--family", metavar="FAMILY", help="only weights of this family, as augreg or dinov2; by default all"
+    )
+    new.add_argument("--json", action="store_true", help="print all facts as JSON, for programs")
 
-    summary = "all that is known of published weights, and where they are on this machine"
+    summary = "show all that is known of published weights, and where they are on this machine"
     new = command(weights, "info", _info, summary, "keras-vit weights info augreg-imagenet21k --model B/16")
-    new.add_argument("name", metavar="NAME", help="as in `weights list`, or the name of an AugReg file")
+    new.add_argument("name", metavar="NAME", help="a name of `weights list`, or that of an AugReg file")
     new.add_argument("--model", **model)
 
-    summary = "download and verify weights unless they are at hand, and print their path"
+    summary = "download weights if they are not here yet, check them, and print their path"
     new = command(weights, "fetch", _fetch, summary, "keras-vit weights fetch augreg-imagenet21k --model B/16")
-    new.add_argument("name", metavar="NAME", help="as in `weights list`, the name of an AugReg file, or an https URL")
+    new.add_argument("name", metavar="NAME", help="a name of `weights list`, that of an AugReg file, or an https URL")
     new.add_argument("--model", **model)
-    new.add_argument("--sha256", metavar="DIGEST", help="that the file must have; by default any")
+    new.add_argument("--sha256", metavar="DIGEST", help="SHA-256 that the file must have; by default any")
 
-    where = "in files, or in the whole cache and what was verified of huggingface_hub's"
-    summary = f"look for damage {where}, by content and noted sha256"
+    summary = "look for damage in downloaded files, by their content and the SHA-256 of their first download"
     new = command(weights, "verify", _verify, summary, "keras-vit weights verify")
-    new.add_argument("paths", metavar="PATH", nargs="*", type=path, help="a file; by default the whole cache")
+    new.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        type=path,
+        help="files to check; by default the whole cache, and what was checked in that of huggingface_hub",
+    )
 
-    summary = "what a checkpoint file holds; nothing of it is run"
+    summary = "show what a checkpoint file holds; no code in it is run"
     new = command(weights, "inspect", _inspect, summary, "keras-vit weights inspect B_16.npz")
     new.add_argument("file", metavar="FILE", type=path, help="an .npz, .safetensors or .pth file, or its folder")
 
@@ -98,9 +119,9 @@ def _add_weights(command: Callable[..., ArgumentParser], weights: Any) -> None:
     new.add_argument("source", metavar="SOURCE", type=path, help="an .npz, .safetensors or .pth file, or its folder")
     new.add_argument("destination", metavar="DESTINATION", type=path, help="the new file, or a folder with its config")
     new.add_argument("--dialect", required=True, choices=list(LAYOUTS), help="the layout to write")
-    new.add_argument("--model", metavar="MODEL", help="refuse unless the file holds this one; by default any")
-    new.add_argument("--heads", metavar="A", type=int, help="attention heads; by default as the file has them")
-    grid = "of the position table, where it is not square; by default as the file has it"
+    new.add_argument("--model", metavar="MODEL", help="refuse a file that does not hold this model; by default any")
+    new.add_argument("--heads", metavar="A", type=int, help="number of attention heads; by default as the file says")
+    grid = "grid of the position table, where it is not square; by default as the file says"
     new.add_argument("--grid", metavar=("H", "W"), type=int, nargs=2, help=grid)
 
 

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from keras_vit.config.records import ADDED_POSITIONS
+
 
 @dataclasses.dataclass(frozen=True)
 class FieldConstraint:
@@ -86,7 +88,7 @@ CONSTRAINTS = (
         {
             "prefix_tokens": (("class",),),
             "attention": ("global",),
-            "position_embedding": ("learned", "learned2d", "sincos2d", "none"),
+            "position_embedding": (*ADDED_POSITIONS, "none"),
             "rotary": ("none",),
             "merged_tokens": (0,),
         },
@@ -97,7 +99,7 @@ CONSTRAINTS = (
         {"rotary": ("axial", "mixed")},
         {
             "attention": ("global",),
-            "position_embedding": ("learned", "learned2d", "sincos2d", "none"),
+            "position_embedding": (*ADDED_POSITIONS, "none"),
             "merged_tokens": (0,),
         },
         "Leave out either.",
@@ -124,7 +126,7 @@ CONSTRAINTS = (
         "`position_injection` says where a position table is added to tokens, and there is none: relative positions "
         "are inside of every block's attention.",
         {"position_injection": ("blocks", "blocks_shared")},
-        {"position_embedding": ("learned", "learned2d", "sincos2d")},
+        {"position_embedding": ADDED_POSITIONS},
         "Leave `position_injection` out.",
     ),
     FieldConstraint(
@@ -139,7 +141,7 @@ CONSTRAINTS = (
         {"attention": ("axial",)},
         {
             "prefix_tokens": ((),),
-            "position_embedding": ("learned", "learned2d", "sincos2d", "none"),
+            "position_embedding": (*ADDED_POSITIONS, "none"),
             "patch_dropout_rate": (0,),
         },
         'Pass `pooling="gap"`, or `"map"`, or `"none"` with `class_token=False`.',
@@ -150,7 +152,7 @@ CONSTRAINTS = (
         {
             "pooling": ("token", "gap", "token_gap"),
             "attention": ("global",),
-            "position_embedding": ("learned", "learned2d", "sincos2d", "none"),
+            "position_embedding": (*ADDED_POSITIONS, "none"),
             "position_injection": ("stem",),
             "patch_dropout_rate": (0,),
             "rematerialize": (False,),

@@ -5,10 +5,13 @@ are its two parts by which hyper-parameters are chosen, `test` is what is report
 """
 
 import dataclasses
+import re
+from typing import Any
 
 from keras_vit.checks import did_you_mean
 from keras_vit.config.rows import read_rows, value_of
 
+_NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")
 SHARD_FORMATS = ("tar", "tfrecord", "array_record", "parquet")  # that `pack` writes
 SHARD_BYTES = 2**28  # of photos in a shard, by default
 
@@ -90,3 +93,8 @@ def find_dataset(name: str) -> DatasetRecord:
             f"Received: {name!r}.{did_you_mean(name, records)}"
         )
     return records[name]
+
+
+def may_be_a_name(what: Any) -> bool:
+    """Whether this is spelt as tensorflow-datasets' names are: `name`, `name/config`, `name/config:1.0.0`."""
+    return isinstance(what, str) and _NAME.fullmatch(what) is not None

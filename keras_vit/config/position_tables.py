@@ -172,7 +172,7 @@ def cubic(x: Tensor, a: float, xp: Any) -> Tensor:
     return xp.where(x <= 1.0, near, xp.where(x < 2.0, far, 0.0 * x))
 
 
-def sincos2d(rows: Tensor, columns: Tensor, hidden_size: int, xp: Any = np) -> Tensor:
+def sincos2d(rows: Tensor, columns: Tensor, hidden_size: int, xp: Any = np, kind: str = "sincos2d") -> Tensor:
     """The fixed table sin(x), cos(x), sin(y), cos(y) of a grid, each over D/4 frequencies.
 
     Args:
@@ -180,14 +180,17 @@ def sincos2d(rows: Tensor, columns: Tensor, hidden_size: int, xp: Any = np) -> T
         columns: floats 0, 1, ... w-1.
         hidden_size: D, a multiple of 4.
         xp: array namespace of `rows` and `columns`.
+        kind: `"sincos2d"` or `"sincos2d_mae"`.
 
     Returns:
         `(h*w, D)`, patches in reading order.
 
-    Source: arXiv:2205.01580 ("Better plain ViT baselines"), frequencies 10000^(-i/(D/4-1)).
+    Source: arXiv:2205.01580 ("Better plain ViT baselines"), frequencies 10000^(-i/(D/4-1)); for the other kind
+    10000^(-i/(D/4)), as in the code of arXiv:2111.06377.
     """
     quarter = hidden_size // 4
-    frequencies = (10000.0 ** -(np.arange(quarter) / max(quarter - 1, 1))).astype("float32")
+    last = quarter if kind == "sincos2d_mae" else max(quarter - 1, 1)
+    frequencies = (10000.0 ** -(np.arange(quarter) / last)).astype("float32")
     y = xp.reshape(rows, (-1, 1, 1)) * frequencies + 0.0 * xp.reshape(columns, (1, -1, 1))  # (h, w, D/4)
     x = xp.reshape(columns, (1, -1, 1)) * frequencies + 0.0 * xp.reshape(rows, (-1, 1, 1))
     table = xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=-1)  # (h, w, D)

@@ -21,7 +21,8 @@ CLASS_TOKEN_REDUCTIONS = ("mean", "concatenated")
 NORMS = ("layer", "rms")
 QK_NORMS = ("none", "head", "width")
 FINAL_NORMS = ("tokens", "pooled", "none")
-POSITION_EMBEDDINGS = ("learned", "sincos2d", "learned2d", "relative", "none")
+FIXED_POSITIONS = ("sincos2d", "sincos2d_mae")  # by formulas that differ in their frequencies
+POSITION_EMBEDDINGS = ("learned", *FIXED_POSITIONS, "learned2d", "relative", "none")
 POSITION_INJECTIONS = ("stem", "blocks", "blocks_shared")
 RELATIVE_BIASES = ("none", "blocks", "shared")
 ROTATIONS = ("none", "axial", "mixed")
@@ -33,7 +34,7 @@ ATTENTIONS = ("global", "axial")
 LAST_BLOCK_OUTPUTS = ("pooled", "all")
 PAPER_VALUES = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6}  # of what no weights of a file show
 ENCODER_FIELDS = ("num_layers", "attention", "pre_norm")  # of `Blocks`, and of the encoder: no single block has them
-ADDED_POSITIONS = ("learned", "learned2d", "sincos2d")  # kinds that are a table which is added to tokens
+ADDED_POSITIONS = ("learned", "learned2d", *FIXED_POSITIONS)  # kinds that are a table which is added to tokens
 
 _MEAN, _FIRST = '"gap" is the mean of the patch tokens.', '"token" takes the class token.'
 _OTHER_POOLINGS = dict.fromkeys(("avg", "average", "mean", "global_average"), _MEAN)  # what others call them
@@ -130,7 +131,8 @@ class Positions:
     Args:
         position_embedding: `"learned"` is a vector for each patch, `"learned2d"` half a vector for each column and
             each row. `"relative"` is by how far apart two patches are in reading order, in every block. All three are
-            of appendix D.4. `"sincos2d"` is fixed (arXiv:2205.01580). `"none"` is no position.
+            of appendix D.4. `"sincos2d"` is fixed (arXiv:2205.01580), and so is `"sincos2d_mae"`, with the frequencies
+            of MAE and of AIMv2 for native sizes (arXiv:2111.06377, arXiv:2411.14402). `"none"` is no position.
         position_injection: where positions are added: once after the `"stem"`; before each of the `"blocks"`, each
             with its own table; or there with one table, `"blocks_shared"`. Appendix D.4, table 8.
         relative_bias: whether every head adds a learned number to its logits for the offset of two patches, from a

@@ -13,7 +13,8 @@ from keras_vit.config.records import Blocks, Patches, Pooling, Positions, Tokens
 from keras_vit.renamed import by_old_name, current_arguments
 from keras_vit.synonyms import builder_option_hint
 
-_MULTIPLES = {"sincos2d": 4, "learned2d": 2}  # kind of position: what the width of a token is a multiple of
+# By the kind of position: what the width of a token is a multiple of.
+_MULTIPLES = {"sincos2d": 4, "sincos2d_mae": 4, "learned2d": 2}
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)

@@ -4,14 +4,13 @@ import csv
 import glob
 import io
 import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import check_choice, check_process, check_seed, did_you_mean
-from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS
+from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, may_be_a_name
 from keras_vit.data import arrays, image_folder, tensorflow_datasets
 from keras_vit.data.image_folder import source_from_files
 from keras_vit.data.shards.finding import find_shards
@@ -25,7 +24,6 @@ from keras_vit.pages.formatting import printable
 
 DIGITS = "digits"  # the data set of scikit-learn
 _COLUMNS = ("path", "label", "labels", "split")  # of tables, also with capitals
-_NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")
 _INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder of a version
 _MOST_TABLE_BYTES = 1 << 30  # of a table; that of ImageNet-21k's 14 million files has about 0.6e9
 
@@ -111,14 +109,14 @@ def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: T
         return image_folder.open_folder(path, seed, on_bad_image)
     if path.suffix.lower() == ".csv":
         return _open_table(path, seed, on_bad_image, targets)
-    if not os.path.exists(path) and glob.has_magic(str(path)) and not _may_be_a_name(what):
+    if not os.path.exists(path) and glob.has_magic(str(path)) and not may_be_a_name(what):
         fitting = glob.glob(str(path), recursive=True)
         found = f"which fits {len(fitting):,} file(s) or folder(s), as {fitting[0]!r}" if fitting else "which fits none"
         raise ValueError(
             "a pattern of data must fit shards alone, which are .tar, .tfrecord, .parquet or .array_record files.\n"
             f"Received: {os.fspath(what)!r}, {found}. Pass one as 'shards/*.tar', or a folder without a pattern."
         )
-    if os.path.exists(path) or not _may_be_a_name(what):
+    if os.path.exists(path) or not may_be_a_name(what):
         found = "a file of another kind" if os.path.exists(path) else "and there is no such file or folder"
         near = "" if os.path.exists(path) else near_names(path)
         hint = near or did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])
@@ -142,11 +140,6 @@ def _prepared_folder(path: Path) -> Path | None:
             f"Received: {str(path)!r}, which holds {names}. Pass one."
         )
     return versions[0] if versions else None
-
-
-def _may_be_a_name(what: Data) -> bool:
-    """Whether this is spelt as tensorflow-datasets' names are: `name`, `name/config`, `name/config:1.0.0`."""
-    return isinstance(what, str) and _NAME.fullmatch(what) is not None
 
 
 def _open_table(path: Path, seed: int, on_bad_image: str, targets: Targets = CLASS_LABELS) -> Source:

@@ -273,8 +273,8 @@ def _separator(rows: Sequence[Row], column: str) -> str:
     having: dict[str, Row] = {}
     for row in rows:
         text = row.cells.get(column)
-        for sign in _SEPARATORS if isinstance(text, str) else ():
-            if sign in text:
+        for sign in _SEPARATORS:
+            if isinstance(text, str) and sign in text:
                 having.setdefault(sign, row)
     if len(having) > 1:
         first, row = having.values()

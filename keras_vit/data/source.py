@@ -99,7 +99,7 @@ class Source:
             )
         if order == "balanced" and np.ndim(train.labels) > 1:
             raise ArgumentError(
-                "images are taken in turns of their classes, so each must have one.\n"
+                "a balanced subset takes an image of each class in turn, so each image must have one class.\n"
                 f'Received: order={order!r} for {self.name}, with a row of targets for each. Pass order="random".',
                 parameters=("order",),
             )

@@ -31,7 +31,16 @@ from keras_vit.embedding.photo_lists import (
 )
 from keras_vit.embedding.supervisor import TRIES, Supervisor, run_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.files import PREFIX, atomic_write, expand_path, lock_dir, read_head, unlock
+from keras_vit.files import (
+    ABANDONED,
+    PREFIX,
+    atomic_write,
+    expand_path,
+    lock_dir,
+    read_head,
+    remove_partial_files,
+    unlock,
+)
 from keras_vit.images.validation import BadImage, count_reasons
 from keras_vit.pages.formatting import plural, printable, spreadsheet_cell
 from keras_vit.runs.load import check_run, variant_and_weights
@@ -126,6 +135,7 @@ def embed(
     check_parts(folder, manifest, range(manifest.parts) if is_whole else parts)
     if is_whole:
         broken = write_broken(folder, manifest)
+        remove_partial_files(folder, ABANDONED)  # of killed workers; nothing else may be written here any more
         rows = f"{plural(manifest.photos, 'row')} in {plural(manifest.parts, 'part')}"
         say(f"done: {rows}, {describe_broken(folder, broken)}")
     else:

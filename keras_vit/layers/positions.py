@@ -28,9 +28,10 @@ from keras_vit.config.position_tables import (
     resize_relative_table,
     sincos2d,
 )
+from keras_vit.config.records import ADDED_POSITIONS, FIXED_POSITIONS
 from keras_vit.layers.configurable import ConfiguredLayer, at_least_float32
 
-KINDS = ("learned", "learned2d", "sincos2d")
+KINDS = ADDED_POSITIONS
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -42,7 +43,8 @@ class AddPositionEmbs(ConfiguredLayer):
         patch_size: P, side of a patch in pixels of the map that the patches were cut from.
         num_prefix_tokens: tokens before the patches, with rows of their own: 1 with a class token.
         kind: `"learned"`, a vector for each patch; `"learned2d"`, the first half of it for the patch's column and the
-            second for its row. `"sincos2d"` is fixed, computed for each grid, and 0 for prefix tokens.
+            second for its row. `"sincos2d"` and `"sincos2d_mae"` are fixed, computed for each grid, and 0 for prefix
+            tokens.
         resize_method: one of `keras_vit.config.position_tables.RESIZE_METHODS`, for learned tables.
 
     Call arguments:
@@ -92,8 +94,8 @@ class AddPositionEmbs(ConfiguredLayer):
             )
         if self.kind == "learned":
             self.table = self._table("table", rows, size)
-        elif self.kind == "sincos2d":
-            self.table = _sincos_table(self.grid, size, self.num_prefix_tokens)
+        elif self.kind in FIXED_POSITIONS:
+            self.table = _sincos_table(self.grid, size, self.num_prefix_tokens, self.kind)
         elif size % 2:
             raise ValueError(f"half of a token is for its column, so its size must be even.\nReceived: {size}.")
         else:
@@ -118,11 +120,11 @@ class AddPositionEmbs(ConfiguredLayer):
         known = all(isinstance(n, int) for n in grid)
         if known and tuple(grid) == self.grid and self.kind != "learned2d":
             return self.table
-        if known and self.kind == "sincos2d":
-            return _sincos_table(grid, size, self.num_prefix_tokens)
-        if self.kind == "sincos2d":
+        if known and self.kind in FIXED_POSITIONS:
+            return _sincos_table(grid, size, self.num_prefix_tokens, self.kind)
+        if self.kind in FIXED_POSITIONS:
             rows, columns = (ops.cast(ops.arange(n), "float32") for n in grid)
-            patches = ops.expand_dims(sincos2d(rows, columns, size, xp=ops), 0)  # (1, N, D)
+            patches = ops.expand_dims(sincos2d(rows, columns, size, ops, self.kind), 0)  # (1, N, D)
             return ops.concatenate([ops.zeros((1, self.num_prefix_tokens, size)), patches], axis=1)
         ratio = max(self.grid) / ops.cast(ops.maximum(*grid), "float32")
         if self.kind == "learned2d":
@@ -180,8 +182,8 @@ class AddPositionEmbs(ConfiguredLayer):
 
     def table_at(self, grid: Pair) -> Tensor:
         """The table `(1, T, D)` as NumPy for `grid`; a learned one is resized by `resize_method`."""
-        if self.kind == "sincos2d":
-            return _sincos_table(grid, self.table.shape[-1], self.num_prefix_tokens)
+        if self.kind in FIXED_POSITIONS:
+            return _sincos_table(grid, self.table.shape[-1], self.num_prefix_tokens, self.kind)
         values = self.weights_at(grid)
         if self.kind == "learned":
             return values["table"]
@@ -426,7 +428,7 @@ def _joined(prefix: Tensor, rows: Tensor, columns: Tensor, xp: Any) -> Tensor:
     return patches if prefix is None else xp.concatenate([prefix, patches], axis=1)
 
 
-def _sincos_table(grid: Pair, size: int, num_prefix_tokens: int) -> np.ndarray:
-    patches = sincos2d(np.arange(grid[0], dtype="float64"), np.arange(grid[1], dtype="float64"), size)
+def _sincos_table(grid: Pair, size: int, num_prefix_tokens: int, kind: str) -> np.ndarray:
+    patches = sincos2d(np.arange(grid[0], dtype="float64"), np.arange(grid[1], dtype="float64"), size, kind=kind)
     prefix = np.zeros((num_prefix_tokens, size))
     return np.concatenate([prefix, patches])[None].astype("float32")

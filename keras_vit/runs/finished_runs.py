@@ -124,9 +124,11 @@ def sweep_finished(folder: Path) -> None:
     remove_partial_files(folder)
     if not (folder / CHECKPOINTS).is_dir():
         return
-    from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
+    from keras_vit.training.resuming.checkpoint_folder import MANIFEST, CheckpointFolder
 
     checkpoints = CheckpointFolder(folder / CHECKPOINTS)
+    if not all((checkpoints.path / name / MANIFEST).is_file() for name in checkpoints.names()):
+        return  # somebody else's, since those of a finished run are whole
     with contextlib.suppress(ValueError, OSError):  # as of a process that has just finished it and sweeps itself
         checkpoints.acquire()
         checkpoints.discard()

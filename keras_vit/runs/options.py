@@ -42,8 +42,10 @@ from keras_vit.weights.resolve import check_weights
 LAYOUTS = ("none", "replicated", "fsdp", "tensor")
 ON_BAD_IMAGE = ("skip", "raise")
 RESUME = ("auto", "never", "must")
-_COUNTS = ("train_images", "batch_size", "steps", "epochs", "stop_early", "accumulation_steps", "lora_rank")
-_COUNTS += ("checkpoint_every",)
+_COUNTS = (
+    *("train_images", "batch_size", "steps", "epochs", "stop_early", "accumulation_steps", "lora_rank"),
+    "checkpoint_every",
+)
 _NAMES = ("small", *VARIANTS, *BUILDERS, *RESNETS, *ENCODERS, *ENCODERS.values())  # of models
 _TRAINABLE = ("all", "head")  # and last_blocks:k
 _Function = TypeVar("_Function", bound=Callable)

@@ -253,7 +253,7 @@ def _check_resnet(options: FinetuneOptions) -> None:
     asked |= {"patch_dropout_rate": bool(options.patch_dropout_rate)}
     if wrong := [f"{name}={getattr(options, name)!r}" for name, is_asked in asked.items() if is_asked]:
         raise ArgumentError(
-            "LoRA, layouts, `layer_decay`, `last_blocks` and patch dropout need the blocks of a Vision Transformer.\n"
+            "a ResNet has no blocks, which LoRA, layouts, `layer_decay`, `last_blocks` and patch dropout need.\n"
             f'Received: {", ".join(wrong)} for a ResNet. Leave it out, or train the head alone: trainable="head".',
             parameters=tuple(asked),
         )

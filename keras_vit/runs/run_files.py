@@ -88,11 +88,13 @@ def is_finished(folder: Path) -> bool:
     if not was_written_here(folder / RESULT):
         return False
     stored = read_json_object(folder / RESULT, MOST_BYTES) or {}
-    if stored.get("status") != FINISHED["status"]:
-        return not os.path.lexists(folder / CHECKPOINTS)
+    if not os.path.lexists(folder / CHECKPOINTS):
+        return True
     plan = (read_json_object(folder / CONFIG, MOST_BYTES) or {}).get("plan")
-    wanted = plan.get("steps", 0) if isinstance(plan, dict) else 0  # more if the run is made longer just now
-    return "stopped" in stored or not stored.get("steps", wanted) < wanted
+    made, planned = stored.get("steps"), plan.get("steps") if isinstance(plan, dict) else None
+    if isinstance(made, int) and isinstance(planned, int) and made < planned and "stopped" not in stored:
+        return False  # killed as it was made longer
+    return stored.get("status") == FINISHED["status"]
 
 
 def read_config(file: Path) -> dict[str, Any]:

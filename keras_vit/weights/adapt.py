@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.config.position_tables import relative_rows, resize_matrix, resize_pos_embed, resize_relative_table
+from keras_vit.config.records import FIXED_POSITIONS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import (
@@ -128,7 +129,7 @@ def fit_positions(layer: Any, checkpoint: Checkpoint, tensors: dict[str, np.ndar
     if TABLE not in tensors or layer is None:
         return []
     table, prefix, grid = tensors[TABLE], checkpoint.num_prefix_tokens, checkpoint.grid
-    if layer.kind == "sincos2d":
+    if layer.kind in FIXED_POSITIONS:
         fixed = None if grid is None else layer.table_at(grid)
         if fixed is None or fixed.shape != table.shape or not np.allclose(fixed, table, atol=1e-5):
             return []  # a table of another kind, which the check of the fit refuses
@@ -228,7 +229,7 @@ def check_pre_logits(checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray]) 
     """Raises if `tensors` hold pre-logits with another activation than tanh."""
     if PRE_LOGITS_KERNEL in tensors and checkpoint.pre_logits_activation != "tanh":
         raise CheckpointError(
-            "the pre-logits must have tanh after them, as with another function the same weights give other numbers.\n"
+            "the pre-logits of a model here end in tanh. With another function, the same weights give other numbers.\n"
             f"Received: pooler_act {checkpoint.pre_logits_activation!r} in the config.json of {checkpoint.path}. "
             "Build without them: `include_top=False`, or `classes=k` for a new head."
         )
@@ -241,7 +242,7 @@ def check_classifier(checkpoint: Checkpoint, row: Layout) -> None:
     if {**in_model, **in_software} != in_model or (in_model["pooling"] == "token_gap" and not in_software):
         says = ", ".join(f"{name}={value!r}" for name, value in in_software.items()) or "no class token with a mean"
         raise CheckpointError(
-            f"the software of a layout must pool for a classifier as the model does, and {row.software} has {says}.\n"
+            f"{row.software}, which reads this layout, must pool as the model does, but its classifier has {says}.\n"
             f"Received: {', '.join(f'{name}={value!r}' for name, value in in_model.items())} of {checkpoint.path} for "
             f"{row.name!r}. Save it in another layout, or as .keras."
         )

@@ -35,7 +35,8 @@ from keras_vit.weights.text_tower import describe_unused, is_projection, read_lo
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
-_FILES = tuple(name + end for name in (SAFETENSORS_NAME, "pytorch_model.bin") for end in ("", INDEX))
+_NAMES = (SAFETENSORS_NAME, "pytorch_model.bin", f"open_clip_{SAFETENSORS_NAME}", "open_clip_pytorch_model.bin")
+_FILES = tuple(name + end for name in _NAMES for end in ("", INDEX))
 # Paths of the tensors by which a file's contents are known.
 TABLE = "position_embedding/table"
 PATCH_KERNEL, PATCH_BIAS = "patch_embedding/projection/kernel", "patch_embedding/projection/bias"
@@ -371,8 +372,8 @@ def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> t
         )
     if recorded.layouts and known[0] not in recorded.layouts:
         raise CheckpointError(
-            "the tensors must be those of the family that config.json names, as by another's rules they give other "
-            f"numbers.\nReceived: {recorded.family}, whose files have the layout {' or '.join(recorded.layouts)}, and "
+            "config.json names a family, and the tensors must be of that family: another one computes other numbers.\n"
+            f"Received: {recorded.family}, whose files have the layout {' or '.join(recorded.layouts)}, and "
             f"tensors in the layout {known[0]}, {file.path}. Put the config.json of these weights into their folder."
         )
     if not recorded.layouts and recorded.layout != known[0]:
@@ -381,7 +382,7 @@ def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> t
 
 
 def file_in(path: FilePath) -> Path:
-    """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, or the index of such a file in shards."""
+    """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, that of OpenCLIP, or an index of shards."""
     path = expand_path(path)
     return next((path / name for name in _FILES if (path / name).is_file()), path)
 
@@ -430,7 +431,7 @@ def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
     grid, prefix, found = checkpoint.recorded_grid, checkpoint.num_prefix_tokens, checkpoint.bias_rows
     if grid is not None and found is not None and relative_rows(grid) != found:
         raise CheckpointError(
-            "the grid that is noted must be that of the tables of relative bias.\n"
+            "the image size of the checkpoint must fit its tables of relative bias.\n"
             f"Received: grid {grid}, which has {relative_rows(grid)} rows, and {found} rows in {checkpoint.path}. Pass "
             "`grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
         )
@@ -438,8 +439,8 @@ def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
     rows = table.shape[-2] if table.ndim > 1 else None
     if grid is not None and rows is not None and grid[0] * grid[1] + prefix != rows:
         raise CheckpointError(
-            "the grid that is noted for the position table must have as many patches as the table has rows for "
-            f"them.\nReceived: grid {grid} and {rows} rows, {prefix} of other tokens, in {checkpoint.path}. "
+            "the image size of the checkpoint must fit its position table, which has a row for each patch.\n"
+            f"Received: grid {grid} and {rows} rows, {prefix} of other tokens, in {checkpoint.path}. "
             "Pass `grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
         )
 

@@ -165,7 +165,7 @@ def _check_labels(labels: Sequence[str], classes: int, folder: bool, destination
     """The names as a list; raises unless there is one for each class and a folder to write them into."""
     if not folder:
         raise ValueError(
-            "`labels` stand in the JSON of a folder for timm or transformers, for which a single file has no place.\n"
+            "`labels` are written into the config.json of a folder; a single file has no place for them.\n"
             f"Received: labels for {destination}. Pass a folder as the path, or leave `labels` out."
         )
     if isinstance(labels, str) or not all(isinstance(name, str) for name in labels):
@@ -174,8 +174,8 @@ def _check_labels(labels: Sequence[str], classes: int, folder: bool, destination
     twice = [name for name, count in collections.Counter(labels).items() if count > 1]
     if len(labels) != classes or twice or "" in labels:
         raise ValueError(
-            "`labels` must have one name for each class in the order of the logits, none empty and each once, since "
-            "they are looked up in both directions.\n"
+            "`labels` must have one name for each class, in the order of the logits, each once and none "
+            "empty.\n"
             f"Received: {len(labels)} names for {classes} classes"
             f"{f', {twice[0]!r} {labels.count(twice[0])} times' if twice else ''}."
         )
@@ -193,7 +193,7 @@ def _check_num_heads(checkpoint: Checkpoint, num_heads: int) -> int:
         )
     if checkpoint.num_heads not in (None, num_heads):
         raise ArgumentError(
-            "`num_heads` is for files that do not have it, and must else be the same.\n"
+            "`num_heads` must be that of the file, where the file has one.\n"
             f"Received: num_heads={num_heads}, {checkpoint.num_heads} in {checkpoint.path}.",
             parameters=("num_heads",),
         )
@@ -204,7 +204,7 @@ def _finite(name: str, array: np.ndarray) -> np.ndarray:
     """`array`; raises if a value is not finite, which else only a reader of the file would notice."""
     if not np.isfinite(array).all():
         raise CheckpointError(
-            "weights must be finite to be saved, since training or a file that broke leaves others.\n"
+            "weights must be finite to be saved. A training that diverged or a damaged file leaves others.\n"
             f"Received: {np.size(array) - np.isfinite(array).sum()} NaN or infinite values in {name!r}."
         )
     return array
@@ -283,7 +283,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     missing |= {"the image size": "grid"} if checkpoint.image_size is None else {}
     if missing:
         raise CheckpointError(
-            f"a folder says {' and '.join(missing)}, so it must be known.\n"
+            f"the config.json of a folder needs {' and '.join(missing)}.\n"
             f"Received: {checkpoint.path}, which does not have it. Write a .safetensors file instead of a folder, or "
             f"pass {' and '.join(f'`{name}=`' for name in missing.values())}."
         )
@@ -395,7 +395,7 @@ def _check_rotary(checkpoint: Checkpoint, layout: str) -> None:
     here, there = (defaults | each for each in (checkpoint.fields, LAYOUTS[layout].defaults(checkpoint.tensors)))
     if here["rotary"] != there["rotary"]:
         raise CheckpointError(
-            f"{software} computes rotary={there['rotary']!r} of such a file, and would so compute something else.\n"
+            f"{software} takes files of this layout as rotary={there['rotary']!r}, so its numbers would be others.\n"
             f"Received: rotary={here['rotary']!r} of {checkpoint.path} for {layout!r}. Save it in another layout."
         )
     names = [name for name in defaults if name.startswith("rotary") and here["rotary"] != "none"]
@@ -409,7 +409,7 @@ def _check_norm_position(checkpoint: Checkpoint, layout: str, folder: bool) -> N
     there = _norm_position(row.defaults(checkpoint.tensors))
     if here == "post" and not row.supports_post_norm:
         raise CheckpointError(
-            f"{row.software} computes norm_position='pre' of such a file, and would so compute something else.\n"
+            f"{row.software} takes files of this layout as norm_position='pre', so its numbers would be others.\n"
             f"Received: norm_position={here!r} of {checkpoint.path} for {layout!r}. Save it in another layout."
         )
     if here != there and not folder:

@@ -34,14 +34,14 @@ def infer_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[st
     received = f"Received: {checkpoint.path}, which looks like {checkpoint.describe()}"
     if not all((patch_size, hidden_size, num_layers, mlp_dim)):
         raise CheckpointError(
-            "a model is built from a file alone if all of its parts are known here.\n"
+            "without a config, all parts of the file must be known here.\n"
             f"{received}, with {len(checkpoint.unknown)} arrays of other names, as {', '.join(checkpoint.unknown[:3])}."
         )
     num_heads = checkpoint.num_heads or fields.get("num_heads")
     not_read = [line for line in checkpoint.remarks if "not understood" in line]
     if num_heads is None:
         raise CheckpointError(
-            "a model is built from a file alone if that, or a config.json in its folder, has the number of heads.\n"
+            "the number of heads must be in the file, in a config.json in its folder, or be given.\n"
             f"{'; '.join((received, *not_read))}. {'Correct that, or pass' if not_read else 'Pass'} `num_heads=`."
         )
     checkpoint = dataclasses.replace(checkpoint, num_heads=num_heads)  # by which those of keys are counted

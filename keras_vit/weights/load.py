@@ -181,7 +181,7 @@ def _check_unstored_fields(model: keras.Model, checkpoint: Checkpoint) -> None:
         in_model, in_file = (fields.get(name, usual) for fields in (inferred_fields(model), checkpoint.fields))
         if in_model != in_file:
             raise CheckpointError(
-                f"the model must have the file's `{name}`, since with another its numbers would be others.\n"
+                f"the model must have the file's `{name}`, or its numbers would be others.\n"
                 f"Received: {name}={in_model!r}, and {in_file!r} of {checkpoint.path}. Build with "
                 f"{name}={in_file!r}, or leave the config out: `keras_vit.build(weights=...)`."
             )
@@ -195,7 +195,7 @@ def _check_pooling(checkpoint: Checkpoint, tensors: Mapping[str, Any], variables
     kinds = [f"pooling={kind!r}" if kind else "another pooling" for kind in (in_model, in_file)]
     instead = f"Build with {kinds[1]}, or leave it out" if in_file else "Leave `pooling` out"
     raise CheckpointError(
-        "a model pools by attention with the weights of its file, so both must pool so, or neither.\n"
+        "attention pooling has weights of its own, so the model and the file must both have it, or neither.\n"
         f"Received: {kinds[0]}, and {kinds[1]} in {checkpoint.path}. {instead}; or take all tokens, "
         '`include_top=False, pooling="none"`, and pool them in a layer of your own.'
     )
@@ -373,7 +373,7 @@ def _check_supported(path: Path, tensors: Mapping[str, Any], wanted: Collection[
     extra = [name for name in tensors if name not in wanted]
     if found := _unsupported_parts(extra):
         raise CheckpointError(
-            "the file has parts that its layout here has no name for, and without these its numbers would be others.\n"
+            "the file has parts that are not known here. Without them, its numbers would be others.\n"
             f"Received: {path} with {'; '.join(found)}. Take a checkpoint of a plain ViT as its software writes it, or "
             "use that software."
         )

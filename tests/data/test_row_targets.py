@@ -185,7 +185,7 @@ def test_other_targets_are_other_data(photos):
 def test_subset_of_numbers_is_random_and_not_balanced(photos):
     source = open_numbers(table(photos, "path,a", [f"{n}.png,{n}" for n in range(20)]))
     assert source.subset(5, order="random").sizes["train"] == 5
-    with pytest.raises(ValueError, match="in turns of their classes"):
+    with pytest.raises(ValueError, match="each image must have one class"):
         source.subset(5)
 
 

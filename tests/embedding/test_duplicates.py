@@ -44,6 +44,7 @@ def test_pairs_and_groups_are_those_of_a_plain_computation(monkeypatch, side):
         assert found.number == len(found.first) == len(expected)
         np.testing.assert_allclose(found.similarities, cosines[found.first, found.second], atol=1e-6)
         assert (np.diff(found.similarities) <= 0).all()
+        assert duplicates.near_duplicates(vectors, float(found.similarities[-1])).number == found.number
     groups = [set(np.flatnonzero(found.groups == group)) for group in range(found.groups.max() + 1)]
     assert groups == [{3, 70, 140}, {8, 100}, set(range(20, 30))]
     assert cosines[3, 140] < 0.95  # a chain: the ends are no pair

@@ -160,6 +160,15 @@ def test_parts_that_are_pipes_or_inflate_and_numbers_of_a_manifest_are_refused_a
     assert (code, "photos.jsonl, which differs from the manifest" in errors[-1]) == (1, True)
 
 
+def test_finished_job_sweeps_what_a_kill_left(photos, engine, job, run, monkeypatch):
+    monkeypatch.setattr("keras_vit.embedding.job.write_broken", lambda folder, manifest: [])  # which sweeps too
+    left = job / ".keras_vit-abcd_123.part"
+    left.touch()
+    os.utime(left, (0, 0))
+    code, _, errors = run("embed", photos, "--model", engine, "--out", job)
+    assert (code, left.exists()) == (0, False), errors
+
+
 def test_all_parts_that_are_no_good_are_named_up_to_ten(photos, engine, job, run):
     for path in sorted(job.glob("part-*"))[:12]:
         path.write_bytes(b"mine")

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import open_clip
 import timm
 import torch
+import transformers
 from safetensors.torch import save_file
 
 FOLDER = Path(__file__).parent / "encoders"
@@ -36,7 +38,11 @@ def write(name, model, config, compute, file="config.json", sizes=SIZES):
     """`compute(model, images)` gives arrays by their names, of images (B, C, H, W) in float64."""
     folder = FOLDER / name
     folder.mkdir(exist_ok=True)
-    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, folder / "model.safetensors")
+    if isinstance(model, transformers.PreTrainedModel):  # which changes names
+        model.save_pretrained(folder)
+    else:
+        stored = folder / ("open_clip_" * file.startswith("open_clip") + "model.safetensors")
+        save_file({key: value.contiguous() for key, value in model.state_dict().items()}, stored)
     (folder / file).write_text(json.dumps(config, indent=1) + "\n")
     arrays, generator = {}, torch.Generator().manual_seed(1)
     model.double()
@@ -66,7 +72,70 @@ def timm_uni2():
     write("timm_uni2", randomise(model), config, timm_arrays)
 
 
-WRITERS = (timm_uni2,)
+def tower(vision, preprocess, **arguments):
+    """An OpenCLIP model of a small text tower and this image tower, and its config."""
+    text = {"context_length": 6, "vocab_size": 9, "width": 8, "heads": 2, "layers": 1}
+    model = {"embed_dim": 5, "vision_cfg": vision, "text_cfg": text} | arguments
+    kind = open_clip.model.CustomTextCLIP if model.pop("custom_text", False) else open_clip.model.CLIP
+    made = randomise(kind(**model))
+    return made, {"model_cfg": model, "preprocess_cfg": {"interpolation": "bicubic"} | preprocess}
+
+
+def open_clip_gap():
+    """As CLIPA's: the mean of the patches, then the norm."""
+    vision = {"image_size": 24, "layers": 2, "width": 24, "head_width": 8, "patch_size": 8, "mlp_ratio": 2.0}
+    vision |= {"no_ln_pre": True, "pool_type": "avg", "final_ln_after_pool": True}
+    statistics = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "resize_mode": "squash"}
+    model, config = tower(vision, statistics)
+    write("open_clip_gap", model, config, embedded, "open_clip_config.json", SQUARE)
+
+
+def open_clip_siglip():
+    """A tower of timm by its name, made small in Python."""
+    create, small = timm.create_model, SMALL | {"num_heads": 12, "mlp_ratio": 1.0}
+    small.pop("num_classes")
+    timm.create_model = lambda name, **arguments: create(name, **(arguments | small))
+    vision = {"timm_model_name": "vit_base_patch32_siglip_256", "timm_pool": "map", "timm_proj": "none"}
+    statistics = {"mean": [0.5] * 3, "std": [0.5] * 3, "resize_mode": "squash"}
+    model, config = tower(vision | {"image_size": 24}, statistics, custom_text=True, embed_dim=24)
+    timm.create_model = create
+    write("open_clip_siglip", model, config, pooled, "open_clip_config.json", SQUARE)
+
+
+def embedded(model, images):
+    return {"logits": model.encode_image(images)}
+
+
+def pooled(model, images):
+    return {"pooled": model.encode_image(images)}
+
+
+SQUARE = {"": (24, 24)}
+
+
+def hidden(model, images):
+    return {"tokens": model(pixel_values=images).last_hidden_state}
+
+
+TINY = {"patch_size": 8, "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 3}
+TINY |= {"image_size": 24}
+
+
+def huggingface_aimv2_native():
+    """Fixed positions of the images' own grid."""
+    config = transformers.Aimv2VisionConfig(**TINY, is_native=True, use_head=False)
+    model = randomise(transformers.Aimv2VisionModel(config))
+    write("huggingface_aimv2_native", model, config.to_dict(), hidden)
+
+
+def huggingface_sapiens2():
+    """With names of the authors, as transformers writes them."""
+    config = transformers.Sapiens2Config(**TINY, num_register_tokens=4, num_key_value_heads_per_layer=[3, 1])
+    model = randomise(transformers.Sapiens2Model(config))
+    write("huggingface_sapiens2", model, config.to_dict(), hidden)
+
+
+WRITERS = (timm_uni2, open_clip_gap, open_clip_siglip, huggingface_aimv2_native, huggingface_sapiens2)
 
 if __name__ == "__main__":
     for writer in WRITERS:

@@ -4,6 +4,8 @@ On JAX that is attention of an odd number of tokens, which training makes even, 
 few tensors that are kept for the way back.
 """
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -92,9 +94,10 @@ def test_maps_are_those_of_the_plain_products(monkeypatch, tiny):
 
 # What TensorFlow asks for before it takes oneDNN by default.
 NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"}
+WITHOUT = NEURAL.isdisjoint(processor_flags()) or os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0"
 
 
-@pytest.mark.skipif(NEURAL.isdisjoint(processor_flags()), reason="TensorFlow does without oneDNN on this processor")
+@pytest.mark.skipif(WITHOUT, reason="TensorFlow does without oneDNN here")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gelu_of_the_mlp_is_one_kernel_with_the_product_before_it(dtype):
     """TensorFlow's own optimiser joins them, so the graph that it has made says whether it did."""

@@ -42,7 +42,8 @@ def test_finished_run_is_refused_whatever_is_asked_and_sweeps_what_a_kill_left(u
     assert not (undisturbed.out / "checkpoints").exists()
     left = undisturbed.out / "checkpoints" / "step-0000000018-epoch-000003"
     left.mkdir(parents=True)
-    (left / "process-00000.safetensors").touch()
+    for name in ("process-00000.safetensors", "manifest.json"):
+        (left / name).touch()
     for resume in ("auto", "never"):
         with pytest.raises(ValueError, match="`out`"):
             run(undisturbed.out, resume=resume)

@@ -60,7 +60,8 @@ def silent_changes(tmp_path, folder, has_config, everything=False):
     copy.mkdir()
     for file in source.glob("*.json") if has_config else ():
         shutil.copy(file, copy)
-    arrays, path, found = load_file(source / "model.safetensors"), copy / "model.safetensors", []
+    (file,) = source.glob("*.safetensors")
+    arrays, path, found = load_file(file), copy / file.name, []
 
     def opened(changed):
         save_file({name: np.ascontiguousarray(array) for name, array in changed.items()}, path)

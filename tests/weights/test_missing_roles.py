@@ -92,13 +92,15 @@ def claiming(tmp_path, folder, **said):
 TIMM = {  # folder: architectures of other families, or of none that is computed here
     "timm_dinov3": ("eva02_large_patch14_224", "vit_base_patch16_224", "vit_pe_spatial_base_patch16_512"),
     "timm_eva02_clip": ("vit_base_patch16_224", "vit_giant_patch16_lingbot", "beit_base_patch16_224"),
+    "timm_mae": ("qwen3_vit_88m_enc", "deepseek_vit_412m_enc"),
     "timm_dinov2": ("vit_giant_patch16_lingbot", "vit_small_patch16_rope_224", "vit_giant_patch16_gap_224"),
     "timm_clip": ("vit_pe_core_base_patch16_224", "swin_tiny_patch4_window7_224", "vit_relpos_base_patch16_224"),
     "timm_beit": ("vit_base_patch16_224", "naflexvit_base_patch16_siglip", "vit_small_patch16_18x2_224", "resnet50"),
 }
 TRANSFORMERS = {
     "huggingface_dinov2": ("clip_vision_model", "dinov3_vit", "dinov2_with_registers", "swin", "dinov3_convnext"),
-    "huggingface_siglip": ("vit", "ijepa", "dpt"),
+    "huggingface_siglip": ("vit", "ijepa", "dpt", "qwen3_vl_vision"),
+    "huggingface_clip": ("mlcd_vision_model",),
     "huggingface_beit": ("dinov2", "radio"),
 }
 

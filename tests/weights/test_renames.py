@@ -21,13 +21,14 @@ ALWAYS = {  # without which a file is not known again
     **{f"{of}dinov2_registers": {*DINOV2, "registers"} for of in ("", "huggingface_")},
     **dict.fromkeys(("huggingface_clip", "open_clip"), CLIP),
     "huggingface_clip_classifier": {*CLIP, "head"},
+    "open_clip_gap": {"class", "table", "pooled_norm"},
     **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
     **{name: {*DINOV2, "registers"} for name in ("huggingface_tipsv2", "tips")},
     "huggingface_pixio": {"class", "table"},
     "timm_beit3": {"attention_norm", "mlp_norm"},
     "timm_eva": {"table", "no_key_bias"},
     "eva02": {"table", "no_key_bias", "gated"},
-    "timm_sapiens2": {"registers", "gated", "qk_norm"},
+    **{f"{of}_sapiens2": {"registers", "gated", "qk_norm"} for of in ("timm", "huggingface")},
     **{f"{of}_beit": {"biases", "no_key_bias"} for of in ("timm", "huggingface")},
     **{f"{of}aimv2": {"table", "gated", "bare"} for of in ("", "timm_", "huggingface_")},
     "huggingface_radio": {"class", "table", "registers", "scales"},
@@ -38,7 +39,7 @@ ALWAYS = {  # without which a file is not known again
     "timm_rope_registers": {"registers", "scales", "no_key_bias"},
     **{f"{of}pe{end}": {"pre_norm", *more} for of in ("timm_", "") for end, more in (("", ()), ("_core", ("map",)))},
 }
-WITHOUT_LAST_NORM = {"internvit", "huggingface_radio", "timm_pe", "pe"}
+WITHOUT_LAST_NORM = {"open_clip_gap", "internvit", "huggingface_radio", "timm_pe", "pe"}
 OF_EVA = {"class", "distillation", "table", "head", *SWITCHES}
 RELATIVE = {"biases", "shared_bias", "no_key_bias"}
 PARTS = {
@@ -51,6 +52,7 @@ PARTS = {
     "timm_pe": OF_EVA,
     "pe": {"class", "table", "head", "scales", "pre_norm"},
     "pe_core": {"class", "table", "head", "scales", "pre_norm", "map"},
+    "huggingface_sapiens2": {"class", "registers", "gated", "scales", "qk_norm"},
     "timm_sapiens2": {"class", "head", "registers", "gated", "scales", "qk_norm"},
     "timm_beit": {*OF_EVA, "map", *RELATIVE},
     "huggingface_beit": {"class", "table", "head", "scales", "pooled_norm", *RELATIVE},
@@ -67,7 +69,8 @@ PARTS = {
     **{name: {"table", "map", "head"} for name in ("huggingface_siglip", "huggingface_siglip2")},
     "huggingface_pixio": {"class", "table"},
     "huggingface_radio": {"class", "table", "registers", "scales", "gated"},
-    "open_clip": {*CLIP, "head"},
+    "open_clip": {*CLIP, "head", "scales"},
+    "open_clip_gap": {*ALWAYS["open_clip_gap"], "head", "scales"},
     "aimv2": ALWAYS["aimv2"],
     "timm_aimv2": {*ALWAYS["aimv2"], "head", "pooled_norm"},
     "huggingface_aimv2": {*ALWAYS["aimv2"], "attentive"},
@@ -197,7 +200,7 @@ def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(layout, data):
         ours["position_embedding/table"][:, : len(parts & {"class", "distillation"})] = 0  # likewise
     if layout == "huggingface_radio":
         ours["position_embedding/table"][:, :1] = 0  # likewise
-    if layout in ("huggingface_clip", "open_clip", "pe", "pe_core") and "head" in parts:
+    if layout in ("huggingface_clip", "open_clip", "open_clip_gap", "pe", "pe_core") and "head" in parts:
         ours["head/bias"][:] = 0  # it has none
     row, fields = LAYOUTS[layout], {"class_tokens": 1, "pixel_statistics": ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))}
     facts = {row.prefix + name: array for name, array in row.write_metadata(fields).items()}

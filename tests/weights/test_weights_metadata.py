@@ -1,6 +1,7 @@
 """What notes and JSON beside the tensors say: followed where understood, told where not, refused where not computed."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,7 +146,23 @@ def test_gelu_of_a_siglip_folder_is_timms_and_says_where_the_authors_is_another(
     ],
 )
 def test_what_openclips_json_says_and_is_not_understood_is_told(config, line):
-    assert any(line in remark for remark in read_open_clip(config).remarks)
+    assert any(line in remark for remark in read_open_clip(config, Path("x")).remarks)
+
+
+@pytest.mark.parametrize(
+    ("vision", "said"),
+    [
+        ({"attentional_pool": True}, "attentional_pool=True"),
+        ({"qk_norm": True}, "qk_norm=True"),
+        ({"layers": [3, 4, 6, 3]}, r"layers=\[3, 4, 6, 3\]"),
+        ({"pool_type": "avg", "no_ln_pre": True}, "final_ln_after_pool=False, no_ln_pre=True"),
+        ({"timm_model_name": "vit_medium_patch16_gap_256", "timm_proj": "linear"}, "timm_proj='linear'"),
+        ({"timm_model_name": "vit_relpos_medium_patch16_cls_224"}, "relative positions of another kind"),
+    ],
+)
+def test_tower_of_openclip_that_is_not_computed_here_is_refused(vision, said):
+    with pytest.raises(CheckpointError, match=said):
+        read_open_clip({"model_cfg": {"vision_cfg": vision}}, Path("x"))
 
 
 def test_a_pooling_that_timm_alone_computes_is_refused(folder):

@@ -5,13 +5,12 @@ cache, since reading one photo would mean to unpack a whole group of rows.
 """
 
 import json
-import mmap
 import os
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from keras_vit.checks import check_installed
 from keras_vit.data.shards.records import IMAGES
@@ -21,6 +20,7 @@ from keras_vit.pages.formatting import printable
 
 _KEYS = ("key", "__key__", "file_name", "filename")
 _AT_ONCE = 64  # rows
+_WINDOW = 1 << 16  # bytes that are searched at once
 _START = 64  # bytes of a photo by which its place is found
 _LARGE_PHOTO = 1 << 26  # bytes, the mean of a group of rows; also those that are read at once
 _NEEDS_CACHE = "the photos of a compressed Parquet file are copied into the cache, which must be writable"
@@ -180,7 +180,7 @@ def _places(path: str, file: Any, image: str) -> list[tuple[int, int]] | None:
     previous one, by all of its bytes.
     """
     found: list[tuple[int, int]] = []
-    with open_regular(path) as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with open_regular(path) as opened:  # not mapped, since a file that gets shorter would end the process
         whole = True
         for group in range(file.num_row_groups):
             place, stop = _column_chunk(file.metadata.row_group(group), image)
@@ -189,11 +189,25 @@ def _places(path: str, file: Any, image: str) -> list[tuple[int, int]] | None:
                     found.append((0, 0))
                     continue
                 start = struct.pack("<I", len(photo)) + photo[:_START] if whole else b""
-                place = content.find(start, place, stop) + 4
-                whole = whole and place >= 4 and content[place : place + len(photo)] == photo
+                place = _find(opened, start, place, stop) + 4
+                whole = whole and place >= 4 and _read_at(opened, place, len(photo)) == photo
                 found.append((place, len(photo)))
                 place += len(photo)
     return found if whole else None
+
+
+def _find(file: BinaryIO, start: bytes, place: int, stop: int) -> int:
+    """Where some bytes begin first between two places of a file; -1 if they do not."""
+    for offset in range(place, stop, _WINDOW):
+        found = _read_at(file, offset, min(_WINDOW + len(start), stop - offset)).find(start)
+        if found >= 0:
+            return offset + found
+    return -1
+
+
+def _read_at(file: BinaryIO, place: int, size: int) -> bytes:
+    file.seek(place)
+    return file.read(size)
 
 
 def _column_chunk(group: Any, image: str) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from keras_vit.files import expand_path, flush_folder, lock_dir, read_head, read
 from keras_vit.training.resuming.tensor_file import Shard, find_damage, read_shard, write_shards
 
 _FORMAT = "keras-vit-checkpoint/1"
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _PART, _OLD = ".part-", ".old-"  # what is being written, what is being removed
 _NAME = re.compile(r"step-(\d{10})-epoch-(\d{6})")
 _LEFT = re.compile(rf"({re.escape(_PART)}|{re.escape(_OLD)}){_NAME.pattern}(-\w+)?")  # by kills
@@ -175,7 +175,7 @@ class CheckpointFolder:
             if self.processes > 1:
                 _write_json(part / f"{file.stem}.json", record)
             if self.process == 0:
-                _write_json(part / _MANIFEST, {"format": _FORMAT, "facts": facts, "files": self._files(part, record)})
+                _write_json(part / MANIFEST, {"format": _FORMAT, "facts": facts, "files": self._files(part, record)})
                 flush_folder(part)
                 self._publish(part, self.path / name)
         except BaseException:
@@ -255,7 +255,7 @@ class CheckpointFolder:
 
 def _has_checkpoint_files(folder: Path) -> bool:
     """Whether a folder by the name of a checkpoint has a file of one: arrays, or our manifest."""
-    if _FORMAT.encode() in (read_head(folder / _MANIFEST) or b""):
+    if _FORMAT.encode() in (read_head(folder / MANIFEST) or b""):
         return True
     return any(_ARRAYS.fullmatch(name) for name in os.listdir(folder))
 
@@ -275,9 +275,9 @@ def _name_of(step: int, epoch: int) -> str:
 
 def _opened(path: Path, all_of_it: bool = True) -> tuple[Checkpoint | None, str | None]:
     """A `Checkpoint` and `None`, or `None` and what is wrong with it."""
-    record, fault = _read_json(path / _MANIFEST)
+    record, fault = _read_json(path / MANIFEST)
     if record is None or not _is_manifest(record, path.name):
-        return None, fault or f"{_MANIFEST} is of another format"
+        return None, fault or f"{MANIFEST} is of another format"
     variables: dict[str, list] = {}
     try:
         for name, facts in record["files"].items():
@@ -286,7 +286,7 @@ def _opened(path: Path, all_of_it: bool = True) -> tuple[Checkpoint | None, str 
             for shard in facts["pieces"]:
                 variables.setdefault(shard["name"], []).append(shard | {"file": name})
     except (KeyError, TypeError, ValueError):  # of a manifest of another program
-        return None, f"{_MANIFEST} is of another format"
+        return None, f"{MANIFEST} is of another format"
     return Checkpoint(path, record["facts"], variables), None
 
 

@@ -20,13 +20,14 @@ from keras_vit.weights.families.clip import (
     HF_SIGLIP,
     HF_SIGLIP2,
     OPEN_CLIP,
+    OPEN_CLIP_GAP,
     PE,
     PE_CORE,
     TIMM_PE,
     TIMM_PE_CORE,
 )
 from keras_vit.weights.families.dinov2 import DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS, HF_TIPSV2, TIPS
-from keras_vit.weights.families.dinov3 import DINOV3, HF_DINOV3, TIMM_DINOV3, TIMM_SAPIENS2
+from keras_vit.weights.families.dinov3 import DINOV3, HF_DINOV3, HF_SAPIENS2, TIMM_DINOV3, TIMM_SAPIENS2
 from keras_vit.weights.families.eva import EVA02, TIMM_EVA, TIMM_ROPE, TIMM_ROPE_REGISTERS
 from keras_vit.weights.families.google import BIG_VISION, BIT, BIT_PAPER, LINEN, OFFICIAL
 from keras_vit.weights.families.internvit import HF_INTERNVIT, INTERNVIT
@@ -40,8 +41,8 @@ _ROWS = (
     *(OFFICIAL, LINEN, BIG_VISION),
     *(TIMM, TIMM_SAPIENS2, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE, HUGGINGFACE),
     *(DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS),
-    *(DINOV3, HF_DINOV3, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS),
-    *(HF_CLIP, HF_CLIP_CLASSIFIER, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP, AIMV2, TIMM_AIMV2, HF_AIMV2),
+    *(DINOV3, HF_DINOV3, HF_SAPIENS2, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS),
+    *(HF_CLIP, HF_CLIP_CLASSIFIER, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP, OPEN_CLIP_GAP, AIMV2, TIMM_AIMV2, HF_AIMV2),
     *(HF_BEIT, HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO, BIT, BIT_PAPER),
 )
 LAYOUTS = {row.name: row for row in _ROWS}
@@ -113,8 +114,11 @@ def assumed_fields(layout: str, tensors: Mapping[str, np.ndarray], recorded: Map
     """A line on rotary positions, norms and heads of pooling that neither `recorded` nor a tensor says."""
     row = LAYOUTS[layout]
     known = ("rotary",) if "rotary" in recorded else ()
+    has_table = "position_embedding/table" in tensors
     fields = {name: value for name, value in row.defaults(tensors).items() if not name.startswith((*known, *recorded))}
-    shown = ("rotary", "norm_position", "map_heads")
+    if row.suffix == ".safetensors" and row.position_embedding not in ("", "none") and not has_table:
+        fields |= {"position_embedding": row.position_embedding} if "position_embedding" not in recorded else {}
+    shown = ("rotary", "norm_position", "map_heads", "position_embedding")
     assumed = ", ".join(f"{name} {fields[name]}" for name in fields if name.startswith(shown))
     return (f"{assumed}: as {row.software} computes, since the file does not say",) if assumed else ()
 
@@ -220,7 +224,7 @@ def pick_prefix(prefixes: Iterable[str]) -> str:
     ranked = sorted(prefixes, key=lambda prefix: (_rank(prefix), prefix))
     if len(ranked) > 1 and _rank(ranked[0]) == _rank(ranked[1]):
         raise CheckpointError(
-            "one of the models in a file must be marked, by a word of other software before the names.\n"
+            "the file holds several models, and none of their names says which one is meant.\n"
             f"Received: weights below {' and '.join(map(repr, ranked[:5]))}. Save one of them as a file of its own."
         )
     return ranked[0]

@@ -101,6 +101,7 @@ HF_AIMV2 = dataclasses.replace(
         },
         ("pooling/", "head."): {**_HEAD, "attention/out": "output_proj"},
     },
-    parts={**AIMV2.parts, "attention_pooling": (True, False)},
+    parts={**AIMV2.parts, "attention_pooling": (True, False), "position_table": (True, False)},
     resize_method="bicubic",
+    position_embedding="sincos2d_mae",  # of native sizes, which have no table
 )

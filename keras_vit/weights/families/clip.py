@@ -211,24 +211,36 @@ OPEN_CLIP = Layout(
             "norm_2": "ln_2",
             "mlp/dense_1": "mlp.c_fc",
             "mlp/dense_2": "mlp.c_proj",
+            "layer_scale_1/gamma": "ls_1.gamma",
+            "layer_scale_2/gamma": "ls_2.gamma",
         },
     },
     read_names=lambda names: lambda name: name.replace(".in_proj_", ".in_proj."),
     written_names=lambda names: lambda name: name.replace(".in_proj.", ".in_proj_"),
     read_steps=(_add_head_bias,),
     written_steps=(_drop_head_bias,),
-    parts=_PARTS,
+    parts={**_PARTS, "layer_scale": ("both", "none")},
     activation="gelu",
     layer_norm_epsilon=1e-5,
     resize_method="bicubic_antialias",
     preprocessing=CLIP_PHOTOS,
 )
+_GAP_NORM: Layers = {"encoder_norm": "pooled_norm"}
+OPEN_CLIP_GAP = dataclasses.replace(  # of CLIPA (arXiv:2305.07017): the mean of the patches, then the norm
+    OPEN_CLIP,
+    name="open_clip_gap",
+    requires=(*OPEN_CLIP.requires[:3], OPEN_CLIP.requires[4]),
+    forbids=(r"ln_pre\..*", *OPEN_CLIP.forbids),
+    names={
+        prefixes: {_GAP_NORM.get(path, path): name for path, name in layers.items() if path != "pre_norm"}
+        for prefixes, layers in OPEN_CLIP.names.items()
+    },
+    parts={**OPEN_CLIP.parts, "pre_norm": (False,), "final_norm": ("pooled",)},
+)
 
 
 _PE_PHOTOS = Preprocessing(image_size=None, interpolation="bilinear", antialias=True, resize="squash")
-_PE_BLOCK = ("block_{block:02}/", "transformer.resblocks.{block}.")
 _PE_PARTS = {**_PARTS, "layer_scale": ("both", "none"), "class_token": (True, False)}
-_SCALES: Layers = {"layer_scale_1/gamma": "ls_1.gamma", "layer_scale_2/gamma": "ls_2.gamma"}
 
 
 def _pe_rotary(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -270,7 +282,6 @@ PE_CORE = dataclasses.replace(
     prefix="",
     names={
         **OPEN_CLIP.names,
-        _PE_BLOCK: {**OPEN_CLIP.names[_PE_BLOCK], **_SCALES},
         ("pooling/", "attn_pool."): {
             "probe": "probe",
             ("attention/query", "attention/key", "attention/value"): "attn.in_proj",

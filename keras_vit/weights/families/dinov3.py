@@ -8,7 +8,7 @@ keys, and keys and values that groups of heads share.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -264,4 +264,48 @@ TIMM_SAPIENS2 = dataclasses.replace(
     },
     position_embedding="none",
     written_steps=(join_gate,),
+)
+_SAPIENS_NAMES = (  # (the authors' word, timm's)
+    ("patch_embed.projection.", "patch_embed.proj."),
+    ("storage_tokens", "reg_token"),
+    (".ln1.", ".norm1."),
+    (".ln2.", ".norm2."),
+    (".attn.gamma.weight", ".gamma_1"),
+    *((f".attn.w{letter}.", f".attn.{letter}_proj.") for letter in "qkv"),
+    (".ffn.w12.", ".mlp.fc1."),
+    (".ffn.w3.", ".mlp.fc2."),
+)
+
+
+def _to_timm_names(arrays: Arrays, num_patches: int | None) -> Arrays:
+    return {_spelled(name, _SAPIENS_NAMES): array for name, array in arrays.items()}
+
+
+def _to_sapiens_names(makers: Makers) -> Makers:
+    """Of the authors, and of transformers, whose class writes these."""
+    words = [(new, old) for old, new in _SAPIENS_NAMES] + [(".mlp.fc3.", ".ffn.w3.")]
+    return {_spelled(name, words): make for name, make in makers.items()}
+
+
+def _spelled(name: str, words: Iterable[tuple[str, str]]) -> str:
+    last = {"ln1.weight": "norm.weight", "norm.weight": "ln1.weight"}
+    return last.get(name) or next((name.replace(old, new) for old, new in words if old in name), name)
+
+
+HF_SAPIENS2 = dataclasses.replace(
+    TIMM_SAPIENS2,
+    name="huggingface_sapiens2",
+    software="transformers",
+    folder=None,
+    requires=(
+        *(r"patch_embed\.projection\.weight", "storage_tokens", r"blocks\.0\.attn\.q_norm\.weight"),
+        *(r"blocks\.0\.attn\.wq\.weight", r"blocks\.0\.ffn\.w12\.weight"),
+    ),
+    model_types=("sapiens2",),
+    parts={**TIMM_SAPIENS2.parts, "qk_norm": ("head", "none")},
+    names={**_NAMES, ("", ""): {path: name for path, name in _NAMES["", ""].items() if path != "head"}},
+    read_steps=(_to_timm_names, *TIMM_SAPIENS2.read_steps),
+    written_steps=(*TIMM_SAPIENS2.written_steps, _to_sapiens_names),
+    written_names=lambda names: str,
+    preprocessing=_PHOTOS,
 )

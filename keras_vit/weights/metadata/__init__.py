@@ -19,6 +19,8 @@ from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.renamed import current_arguments
 from keras_vit.weights.infer_fields import infer_fields
+from keras_vit.weights.metadata.open_clip import NAME as OPEN_CLIP
+from keras_vit.weights.metadata.open_clip import read_open_clip
 from keras_vit.weights.metadata.record import Metadata, Reading, check_object, parse_activation, parse_size
 from keras_vit.weights.metadata.timm import read_timm
 from keras_vit.weights.metadata.transformers import read_transformers
@@ -50,13 +52,13 @@ def read(file: TensorFile | ShardedFile) -> Metadata:
         return _with_folder_names(read_note(file.note, file.path), file.path)
     if file.kind == "npz":
         return Metadata()
-    folder = file.path.parent
-    config, remarks = _json(folder / "config.json")
+    folder, is_open_clip = file.path.parent, file.path.name.startswith("open_clip_")
+    config, remarks = ({}, []) if is_open_clip else _json(folder / "config.json")
     if {"pretrained_cfg", "model_args", "architecture"} & set(config):
         found = read_timm(config, folder)
-    elif os.path.lexists(folder / "open_clip_config.json"):
-        config, remarks = _json(folder / "open_clip_config.json")
-        found = read_open_clip(config)
+    elif not config and os.path.lexists(folder / OPEN_CLIP):
+        config, remarks = _json(folder / OPEN_CLIP)
+        found = read_open_clip(config, folder)
     else:
         processor, more = _json(folder / "preprocessor_config.json")
         found, remarks = read_transformers(config, processor, folder), remarks + more
@@ -127,18 +129,4 @@ def read_note(note: dict, path: Path) -> Metadata:
         class_names=reading.class_names("class_names", lambda: note.get("class_names")),
         remarks=tuple(reading.remarks),
         is_note=True,
-    )
-
-
-def read_open_clip(config: dict) -> Metadata:
-    """The metadata of an `open_clip_config.json`."""
-    reading = Reading("open_clip_config.json")
-    model = reading.part("model_cfg", lambda: check_object(config.get("model_cfg")), empty={})
-    vision = reading.part("vision_cfg", lambda: check_object(model.get("vision_cfg")), empty={})
-    heads = reading.part("heads", lambda: vision.get("width", 0) // vision.get("head_width", 64) or None)
-    return Metadata(
-        fields={"activation": "quick_gelu" if model.get("quick_gelu") else "gelu"},
-        num_heads=reading.count("heads", heads),
-        image_size=reading.part("image_size", lambda: parse_size(vision.get("image_size"))),
-        remarks=tuple(reading.remarks),
     )

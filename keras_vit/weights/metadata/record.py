@@ -201,6 +201,6 @@ def check_writable(software: str, facts: dict[str, Any], **usual: Any) -> None:
     wrong = [f"{name}={facts[name]!r}" for name, value in usual.items() if facts[name] != value]
     if wrong:
         raise CheckpointError(
-            f"{software} opens a folder by its config, which has no word for a gated MLP, RMSNorm or missing biases.\n"
+            f"the config.json of {software} cannot say that there is a gated MLP, RMSNorm or a missing bias.\n"
             f"Received: {', '.join(wrong)}. Write a .safetensors file instead of a folder."
         )

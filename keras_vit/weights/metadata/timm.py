@@ -388,6 +388,7 @@ _UNSUPPORTED: Mapping[str, str] = {  # likewise, of models that are not computed
     r"(vit|test_vit)_s?relpos": "relative positions of another kind",
     r"vit_.*_\d+x[2-9]\d*_|vit_.*_(parallel|xp)_|vit_d?pwee_": "attention and MLP side by side",
     r"vit_d(wee|little)_": "differential attention",
+    r"(qwen3|deepseek|gemma4)_vit": "towers of language models, with positions and merged patches of their own",
     r"vit_.*_(mci|resnet\d+d?)_|vitamin": "another stem",
     r"samvit|sam2_|hiera|swin|vit_.*_cswin|twins|davit|maxx?vit|focalnet|nest_|mvit": "stages with windows",
     r"naflexvit": "batches of patches with grids of their own",

@@ -47,6 +47,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
     fields = {
         "pooling": _BEIT_POOLING.get(config.get("use_mean_pooling", True)) if kind in _BEIT_TYPES else None,
         "activation": None if gated else parse_activation(config.get("hidden_act"), folder / "config.json"),
+        "position_embedding": "sincos2d_mae" if kind.startswith("aimv2") and config.get("is_native") else None,
         "layer_norm_epsilon": config.get("layer_norm_eps", config.get("rms_norm_eps")),
         **_rotary_fields(config, kind, folder / "config.json"),
     }
@@ -97,8 +98,6 @@ def _drop_gate(config: dict, place: Path) -> dict:
     """A config of AIMv2 without the activation of its gate; raises for another than SiLU."""
     if (word := config.get("hidden_act", "silu")) != "silu":
         raise unsupported_error("activation of a gated MLP", word, place, "'silu'")
-    if config.get("is_native"):
-        raise unsupported_error("position embedding", "is_native", place, "a learned table")
     return {name: value for name, value in config.items() if name != "hidden_act"}
 
 
@@ -168,12 +167,12 @@ def _bias_fields(config: dict, place: Path) -> dict[str, str]:
 
 
 def _rotary_fields(config: dict, kind: str, place: Path) -> dict[str, Any]:
-    """Fields of the rotary positions of DINOv3.
+    """Fields of the rotary positions of DINOv3 and Sapiens2.
 
     Raises:
         CheckpointError: for frequencies by another rule than powers of one number.
     """
-    if kind != "dinov3_vit":
+    if kind not in ("dinov3_vit", "sapiens2"):
         return {}
     rope = config.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}
@@ -206,11 +205,13 @@ _LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: lay
     "dinov2_registers": ("dinov2_registers",),  # which a user writes for a file that has no metadata
     **dict.fromkeys(("tipsv2", "tipsv2_vision_model"), ("huggingface_tipsv2", "dinov2_registers")),
     "radio": ("huggingface_radio",),
+    "sapiens2": ("huggingface_sapiens2",),
 }
 _UNSUPPORTED_TYPES = re.compile(
     r"(donut-|maskformer-)?swin(v2|2sr)?|naflexvit|(dinov3_)?convnext(v2)?|cvt|resnet|regnet|bit|levit|efficientnet|"
     r"mobile(net|vit).*|efficientformer|swiftformer|poolformer|focalnet|pvt(_v2)?|segformer|hiera|dinat|nat|van|"
-    r"vit_hybrid|vivit|videomae|timesformer|vjepa2|yolos|vitdet|dpt|sam\d?(_.*)?|perceiver|hgnet_v2"
+    r"vit_hybrid|vivit|videomae|timesformer|vjepa2|yolos|vitdet|dpt|sam\d?(_.*)?|perceiver|hgnet_v2|"
+    r"mlcd(_vision_model)?|(qwen|deepseek|gemma4|glm).*"  # towers of language models, with other rotary positions
 )
 
 
@@ -250,8 +251,14 @@ def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, 
     if isinstance(bias, bool) and kind not in _BEIT_TYPES:
         fields["qkv_bias"] = _ALL_OR_NONE[bias]
         fields |= {"proj_bias": bias} if kind == "aimv2_vision_model" else {}
+    if kind == "aimv2_vision_model":
+        fields["position_table"] = not config.get("is_native", False)
     if kind in _BEIT_TYPES:
         fields |= _beit_fields(config)
+    if kind == "sapiens2":
+        fields |= {"qk_norm": "head" if config.get("use_qk_norm", True) else "none"}
+        of_layers = config.get("num_key_value_heads_per_layer")
+        fields |= {"kv_heads": tuple(of_layers)} if isinstance(of_layers, list) else {}
     if kind == "internvl_vision":
         fields |= {"norm": "rms"} if config.get("norm_type") == "rms_norm" else {"norm": "layer"}
         fields |= {"qk_norm": "width" if config.get("use_qk_norm") else "none"}

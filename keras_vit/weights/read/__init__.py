@@ -185,7 +185,7 @@ class TensorFile:
             chunk = data[first : first + _CHUNK]
             if file.readinto(chunk) != len(chunk):  # type: ignore[attr-defined]
                 raise self._error(f"the file is cut short inside {name!r}", _AGAIN)
-            crc = crc if member.crc is None else zlib.crc32(chunk, crc)
+            crc = crc if member.crc is None else zlib.crc32(chunk.data, crc)
             if check_finite:
                 numbers = np.frombuffer(chunk, dtype)
                 bad += len(numbers) - int(np.count_nonzero(_finite(numbers)))
