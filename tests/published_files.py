@@ -10,8 +10,7 @@ from safetensors.numpy import load_file
 from torch_files import write_torch
 
 import keras_vit
-from keras_vit.config.encoders import ENCODERS, FAMILIES
-from keras_vit.config.variants import RESNETS, VARIANTS, ResNetConfig
+from keras_vit.config.variants import ENCODERS, FAMILIES, RESNETS, VARIANTS, ResNetConfig
 from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.convert import write_checkpoint

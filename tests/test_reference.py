@@ -6,7 +6,7 @@ import pytest
 from conftest import ROOT
 
 import keras_vit
-from keras_vit.config.encoders import ENCODERS
+from keras_vit.config.variants import ENCODERS
 
 sys.path.append(str(ROOT / "docs" / "generators"))
 import reference_pages

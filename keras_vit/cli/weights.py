@@ -11,9 +11,16 @@ from typing import Any
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.terminal import loading, one_line, path, quiet_start, terminal_width
-from keras_vit.config.encoders import ENCODERS, family_of
 from keras_vit.config.flops import flops, parameter_count
-from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, RESNETS, VARIANTS
+from keras_vit.config.variants import (
+    BUILDERS,
+    DEFAULT_CLASSES,
+    DEFAULT_IMAGE_SIZE,
+    ENCODERS,
+    RESNETS,
+    VARIANTS,
+    family_of,
+)
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.formatting import columns, format_facts, plural, printable
 from keras_vit.weights.checkpoint import file_in, read_checkpoint

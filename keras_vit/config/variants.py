@@ -1,16 +1,18 @@
-"""The published models of the paper's kind, one row each in `variants.csv`: Vision Transformers, hybrids and ResNets.
+"""The published models: of the paper's kind one row each in `variants.csv`, and encoders in `encoders.csv`.
 
 Names are spelled as in the papers; `R50x1` has the 50 layers of arXiv:1512.03385 at once its width. ResNets are the
-baselines of arXiv:2010.11929, section 4.1, as arXiv:1912.11370 builds them.
+baselines of arXiv:2010.11929, section 4.1, as arXiv:1912.11370 builds them. An encoder is named by family and size, as
+`"dinov2/S14"`. Its sizes and fields are those of the authors' code; what a single file has otherwise, as registers, is
+in its record.
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_vit.checks import ArgumentError, check_number, check_positive_int, did_you_mean
-from keras_vit.config.encoders import ENCODERS, FAMILIES, encoder
+from keras_vit.config.records import PAPER_VALUES
 from keras_vit.config.rows import read_rows, values_of
 from keras_vit.config.vit import SIZES, ViTConfig
 from keras_vit.synonyms import find_resnets
@@ -82,6 +84,61 @@ class ResNetConfig:
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """`(h, w)` of the last feature map for an image of `height` x `width` pixels."""
         return math.ceil(height / self.stride), math.ceil(width / self.stride)
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderFamily:
+    """Models that differ in size alone.
+
+    Attributes:
+        title: as people write it.
+        builder: what the names of its builders begin with.
+        papers: arXiv numbers.
+        sizes: `{name: (P, D, L, A, M)}`.
+        fields: of `ViTConfig`, which all its models have.
+        of_size: `{name of a size: fields}` that this one has besides.
+    """
+
+    title: str
+    builder: str
+    papers: tuple[str, ...]
+    sizes: dict[str, tuple[int, ...]]
+    fields: Mapping[str, Any]
+    of_size: dict[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+
+def _read_families() -> dict[str, EncoderFamily]:
+    """The families; of each the first row has what all its models have, and the others have a size each."""
+    found: dict[str, EncoderFamily] = {}
+    for row in read_rows(__file__, "encoders.csv"):
+        name, size, fields = row["family"], row["size"], values_of(row["fields"])
+        if not size:
+            found[name] = EncoderFamily(row["title"], row["builder"], tuple(row["papers"].split()), {}, fields, {})
+            continue
+        found[name].sizes[size] = tuple(int(row[column]) for column in SIZES)
+        if fields:
+            found[name].of_size[size] = fields
+    return found
+
+
+FAMILIES: Mapping[str, EncoderFamily] = _read_families()
+ENCODERS = {
+    f"{name}/{size}": family.builder + size for name, family in FAMILIES.items() for size in family.sizes
+}  # {name: that of its builder}
+
+
+def encoder(name: str) -> ViTConfig:
+    """The `ViTConfig` of a name of `ENCODERS`, as `"dinov2/S14"`."""
+    family, size = FAMILIES[family_of(name)], name.partition("/")[2]
+    fields = {**family.fields, **family.of_size.get(size, {})}
+    # A value of the paper's stays open to a file, as timm computes SigLIP with exact GELU.
+    fields = {field: value for field, value in fields.items() if PAPER_VALUES.get(field) != value}
+    return ViTConfig(*family.sizes[size], **fields)
+
+
+def family_of(name: str) -> str:
+    """The family in a name of `ENCODERS`."""
+    return name.partition("/")[0]
 
 
 _ROWS = {row["name"]: row for row in read_rows(__file__, "variants.csv")}

@@ -29,10 +29,9 @@ from keras_vit.checks import (
     with_hints,
     with_parameters,
 )
-from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.progressive_resizing import check_start_size
 from keras_vit.config.recipes import Recipe, find_recipe, option_hint
-from keras_vit.config.variants import BUILDERS, RESNETS, VARIANTS, ResNetConfig
+from keras_vit.config.variants import BUILDERS, ENCODERS, RESNETS, VARIANTS, ResNetConfig
 from keras_vit.config.vit import ViTConfig
 from keras_vit.tasks import DEFAULT, TASKS, Task, all_options, find_task
 from keras_vit.tasks.task import option

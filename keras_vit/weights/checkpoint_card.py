@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_vit.config.encoders import FAMILIES
-from keras_vit.config.variants import VARIANTS
+from keras_vit.config.variants import FAMILIES, VARIANTS
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import (

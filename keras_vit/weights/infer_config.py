@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from keras_vit.config.encoders import ENCODERS
+from keras_vit.config.variants import ENCODERS
 from keras_vit.config.vit import RECORD_OF, SIZES, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import Checkpoint, check_layers, read_checkpoint

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.config import encoders
-from keras_vit.config.encoders import ENCODERS, FAMILIES, encoder
 from keras_vit.config.position_tables import RESIZE_METHODS
+from keras_vit.config.variants import ENCODERS, FAMILIES, encoder
 from keras_vit.weights import resolve
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.download import OfflineError

@@ -13,10 +13,9 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.config.encoders import ENCODERS, encoder, family_of
 from keras_vit.config.flops import parameter_count
 from keras_vit.config.rows import read_rows, values_of
-from keras_vit.config.variants import RESNETS, VARIANTS, ResNetConfig
+from keras_vit.config.variants import ENCODERS, RESNETS, VARIANTS, ResNetConfig, encoder, family_of
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.resizing import ROUNDINGS
