@@ -14,12 +14,12 @@ import keras
 
 from keras_vit.annotations import Arguments, FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, check_process, did_you_mean, with_hints
-from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.position_tables import ANY_RESIZE_METHODS, CROPPED
 from keras_vit.config.records import PAPER_VALUES
 from keras_vit.config.variants import (
     DEFAULT_CLASSES,
     DEFAULT_IMAGE_SIZE,
+    ENCODERS,
     RESNETS,
     VARIANTS,
     ResNetConfig,
@@ -141,6 +141,7 @@ def build(
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
     model.class_names = _names_of(checkpoint, head)
     model.provenance = find_provenance(checkpoint, source.record, config, {*given, resize_method}, methods)
+    model.weights_source = checkpoint.path
     model.load_report = fill(
         model,
         checkpoint,

@@ -52,9 +52,11 @@ def like(rows: Tensor, x: Tensor) -> Tensor:
 
 
 def activate(x: Tensor, activation: str | None) -> Tensor:
-    """What `"gelu_tanh"`, `"gelu"` or `"quick_gelu"` makes of a tensor of any shape; `None` leaves it."""
+    """What `"gelu_tanh"`, `"gelu"`, `"quick_gelu"` or `"relu"` makes of a tensor of any shape; `None` leaves it."""
     if activation is None:
         return x
+    if activation == "relu":
+        return ops.relu(x)
     if activation == "quick_gelu":
         return x * ops.sigmoid(1.702 * x)
     if activation == "gelu" and is_exported_to_onnx():

@@ -216,7 +216,7 @@ def mlp(layer: Any, tokens: Tensor, training: bool | None = None, norm: Any = No
     first, last = layer.dense_layers[:-1], layer.dense_layers[-1]
     # Rows, since a shape between product and GELU would keep TensorFlow from joining them.
     rows = norm_dense_rows(norm, first, tokens, training)  # (B*T, M)
-    recomputed = len(rows) == 1 and layer.activation != "quick_gelu" and layer.mlp_bias
+    recomputed = len(rows) == 1 and layer.activation in ("gelu", "gelu_tanh") and layer.mlp_bias
     if recomputed and not layer.dropout_rate and layer.norm is None and plain.is_unmodified(last, rows[0]):
         x = gelu_dense(rows[0], last.kernel, last.bias, layer.activation == "gelu_tanh")
         return plain.like(layer.dropout_2(x, training=training), tokens)

@@ -17,6 +17,7 @@ from keras_vit.layers.pooling import AttentionPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs, RelativeBias, RelativePositions
 from keras_vit.layers.resnet import BiTRoot, BiTUnit, ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.rotary import RotaryPositions
+from keras_vit.layers.text import TextMask, TextPooling, TextPositions, TokenEmbedding
 from keras_vit.layers.tokens import ClassToken, PatchCorruption, PatchDropout, RegisterTokens
 
 BLOCKS: dict[str, type[TransformerBlock] | type[AxialBlock]] = {
@@ -54,4 +55,8 @@ __all__ = [
     "PatchColumn",
     "PatchMask",
     "ZeroPadding",
+    "TokenEmbedding",
+    "TextPositions",
+    "TextMask",
+    "TextPooling",
 ]

@@ -10,19 +10,18 @@ import math
 import os
 import random
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import ArgumentError
-from keras_vit.config.encoders import ENCODERS
-from keras_vit.config.variants import BUILDERS, RESNETS, VARIANTS
+from keras_vit.config.variants import BUILDERS, ENCODERS, RESNETS, VARIANTS
 from keras_vit.files import FileKindError, expand_path, json_object, open_regular, read_json_object
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.run_files import MOST_BYTES, RESULT
 from keras_vit.tasks import Task, find_task, task_of_model
 from keras_vit.weights.checkpoint import Checkpoint, file_in, read_checkpoint
-from keras_vit.weights.registry import list_weights
+from keras_vit.weights.registry import list_weights, usual_weights
 from keras_vit.weights.resolve import WeightsFile, find_file
 
 _MEMBERS = {"config.json", "metadata.json", "model.weights.h5"}  # of a .keras archive
@@ -219,8 +218,6 @@ def _kind(stored: Mapping[str, Any], name: str) -> str:
 
 _MODEL_FILE = "best.keras"
 _CHECKPOINTS = (".npz", ".safetensors", ".pth", ".pt", ".tar", ".bin")
-_IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what a variant gets
-_RESNET_WEIGHTS = "bit-imagenet21k+imagenet2012"  # what a ResNet gets
 _ENCODERS = {builder: name for name, builder in ENCODERS.items()}
 NAMES = (*VARIANTS, *BUILDERS, *RESNETS, *ENCODERS, *_ENCODERS)
 
@@ -263,6 +260,35 @@ def load_any(given: str, weights: str | None = None, needs_head: bool = True) ->
     return build(variant, has_head, named), RunFacts()
 
 
+def load_zero_shot(
+    given: str, weights: str | None, classes: Sequence[str], templates: str | None
+) -> tuple[Any, RunFacts]:
+    """A classifier of what `classes` are called, by both towers of a source.
+
+    Args:
+        given: a name, a file or a folder.
+        weights: of a variant, in place of the usual ones.
+        classes: names of the classes.
+        templates: as for `keras_vit.zero_shot`.
+    """
+    from keras_vit.text_builders import build_text, zero_shot
+    from keras_vit.weights.resolve import find_text_file
+
+    found = variant_and_weights(given, weights)
+    if found is None:
+        raise ValueError(
+            "classes in words need both towers of CLIP, SigLIP or their like.\n"
+            f"Received: {given}, the folder of a run or a .keras file. Pass a folder with both, or a name as clip/B16."
+        )
+    variant, named = found
+    text, model = build_text(weights=find_text_file(named, variant)), named
+    if variant is not None:
+        model = load_any(given, weights, needs_head=False)[0]
+    kind = "sigmoid" if text.logit_bias else "softmax"
+    model = zero_shot(model, classes=classes, templates=templates, text=text, classifier_activation=kind)
+    return model, RunFacts(tuple(classes))
+
+
 def _embeds(file: WeightsFile) -> bool:
     """Whether the weights end in the projection of an image tower; fine-tuned ones have a new head in its place."""
     if file.record is not None:
@@ -287,7 +313,7 @@ def variant_and_weights(given: str, weights: str | None = None) -> tuple[str | N
     place = expand_path(given)
     if given in NAMES:
         name = (BUILDERS | _ENCODERS).get(given, given)
-        return name, weights or _usual_weights(name)
+        return name, weights or usual_weights(name)
     is_folder = place.is_dir() and not (place / _MODEL_FILE).exists() and file_in(place) != place
     if is_folder or (place.suffix in _CHECKPOINTS and place.is_file()):
         checkpoint = _peek(place)
@@ -305,13 +331,6 @@ def variant_and_weights(given: str, weights: str | None = None) -> tuple[str | N
             f"Received: {given!r}. Pass, as an example, `{variants[0]} --weights {given}`."
         )
     return (variants[0], given) if variants else None
-
-
-def _usual_weights(variant: str) -> str:
-    """Weights that a name gets: of an encoder those that stand first in the table, its authors'."""
-    if variant in ENCODERS:
-        return next((record.name for record in list_weights(variant)), _IMAGENET_WEIGHTS)
-    return _RESNET_WEIGHTS if variant in RESNETS else _IMAGENET_WEIGHTS
 
 
 def check_run(place: Path, others: str = ".") -> Path:

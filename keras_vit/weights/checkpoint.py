@@ -1,7 +1,8 @@
 """A file of any known layout as tensors by weight path, with what the file says of itself."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
 _NAMES = (SAFETENSORS_NAME, "pytorch_model.bin", f"open_clip_{SAFETENSORS_NAME}", "open_clip_pytorch_model.bin")
 _FILES = tuple(name + end for name in _NAMES for end in ("", INDEX))
+OPENAI_INTEGERS, CLIP_HEAD = ("input_resolution", "context_length", "vocab_size"), 64  # and the width of a head
+_LONE, _MOST_LOOKED_AT = (".npz", ".pt", ".pth"), 8
 # Paths of the tensors by which a file's contents are known.
 TABLE = "position_embedding/table"
 PATCH_KERNEL, PATCH_BIAS = "patch_embedding/projection/kernel", "patch_embedding/projection/bias"
@@ -329,7 +332,7 @@ def read_checkpoint(
             tensors=tensors,
             num_heads=num_heads,
             recorded_grid=wanted,
-            recorded_fields=recorded.fields | fields,
+            recorded_fields=_fields_of_openai(layout, file.entries) | recorded.fields | fields,
             preprocessing=recorded.preprocessing,
             recorded_names=recorded.class_names,
             family=recorded.family,
@@ -353,10 +356,19 @@ def read_checkpoint(
             checkpoint = dataclasses.replace(checkpoint, tensors=tensors, recorded_grid=wanted)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
-    checkpoint = checkpoint if num_heads is not None else _with_heads(checkpoint, recorded.num_heads)
+    if num_heads is None:
+        of_openai = recorded.num_heads is None and bool(_fields_of_openai(layout, file.entries))
+        usual = max((checkpoint.measured()[1] or 0) // CLIP_HEAD, 1) if of_openai else None
+        checkpoint = _with_heads(checkpoint, usual or recorded.num_heads)
     _check_parts(checkpoint, {} if recorded.is_note else LAYOUTS[layout].parts)
     _check_recorded_grid(checkpoint, grid)
     return checkpoint
+
+
+def _fields_of_openai(layout: str, names: Iterable[str]) -> dict[str, str]:
+    """What OpenAI's code computes by. Its files have OpenCLIP's names, and three integers that OpenCLIP's have not."""
+    is_openai = layout == "open_clip" and {*OPENAI_INTEGERS} <= {name.rpartition(".")[2] for name in names}
+    return {"activation": "quick_gelu"} if is_openai else {}
 
 
 def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> tuple[str, str]:
@@ -382,9 +394,24 @@ def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> t
 
 
 def file_in(path: FilePath) -> Path:
-    """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, that of OpenCLIP, or an index of shards."""
+    """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, that of OpenCLIP, or an index of shards.
+
+    Else the only file of an image tower among those of the folder that are named otherwise.
+    """
     path = expand_path(path)
-    return next((path / name for name in _FILES if (path / name).is_file()), path)
+    if not path.is_dir():
+        return path
+    usual = next((path / name for name in _FILES if (path / name).is_file()), None)
+    return usual or lone_file(path, lambda file: recognize(file.kind, file.entries) is not None) or path
+
+
+def lone_file(folder: Path, is_wanted: Callable[[TensorFile | ShardedFile], bool]) -> Path | None:
+    """The only `.npz`, `.pt` or `.pth` in a folder; of a few the only one that is wanted."""
+    found = sorted(file for file in folder.iterdir() if file.suffix in _LONE and file.is_file())
+    if 1 < len(found) <= _MOST_LOOKED_AT:
+        with contextlib.suppress(CheckpointError):  # of a file that cannot be read, which another error names
+            found = [file for file in found if is_wanted(scan_any(file))]
+    return found[0] if len(found) == 1 else None
 
 
 def check_layers(checkpoint: Checkpoint) -> None:

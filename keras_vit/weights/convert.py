@@ -132,13 +132,13 @@ def write_checkpoint(
     )
     if folder:
         return _write_folder(checkpoint, destination, layout, arrays, note, labels or known)
-    _check_replaceable(destination)
+    check_replaceable(destination)
     write = write_npz if suffix == ".npz" else write_safetensors
     write(destination, arrays, note)
     return destination
 
 
-def _check_replaceable(file: Path, *others: Path) -> None:
+def check_replaceable(file: Path, *others: Path) -> None:
     """Raises a `FileExistsError` unless this package wrote `file`, and so `others`, or nothing is there."""
     there = [path for path in (file, *others) if os.path.lexists(path)]
     with contextlib.suppress(OSError, ValueError):
@@ -240,7 +240,7 @@ def _write_folder(
             f"{software} prepares photos otherwise than `preprocessing` of this model, as {DIFFERENCES_FILE} in the "
             f"folder says. {' '.join(lines)}"
         )
-    _check_replaceable(folder / SAFETENSORS_NAME, *(folder / name for name in (*files, DIFFERENCES_FILE)))
+    check_replaceable(folder / SAFETENSORS_NAME, *(folder / name for name in (*files, DIFFERENCES_FILE)))
     with _new_folder(folder):
         write_safetensors(folder / SAFETENSORS_NAME, arrays, note)
         for name, content in files.items():

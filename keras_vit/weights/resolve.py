@@ -22,7 +22,7 @@ from keras_vit.weights.download.hugging_face import fetch_from_hub, find_in_libr
 from keras_vit.weights.download.remote import RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
 from keras_vit.weights.read import CheckpointError
-from keras_vit.weights.read.sharded import INDEX
+from keras_vit.weights.read.sharded import INDEX, scan_any
 from keras_vit.weights.registry import WeightsRecord, all_records, find_weights
 from keras_vit.weights.registry.augreg import looks_like_augreg
 from keras_vit.weights.registry.record import display_name
@@ -258,6 +258,55 @@ def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> We
     if record is not None and record.terms:
         _warn_terms(record, place_at_hand(file) or find_in_library_cache(file, repository))
     return WeightsFile(fetch_from_hub(file, repository, revision, check), record)
+
+
+# What a repository may have next to a file of both towers: which tower it is, and its tokenizer.
+_TEXT_FILES = (
+    *("config.json", "open_clip_config.json", "tokenizer_config.json", "tokenizer.json"),
+    *("spiece.model", "tokenizer.model", "vocab.json", "merges.txt"),
+)
+_OF_OPEN_CLIP = ("timm", "laion")  # whose repositories have both towers in a file of OpenCLIP's
+
+
+def find_text_file(weights: FilePath, variant: str | None = None) -> Path:
+    """The file with the text tower of weights, downloaded if it must be, with its tokenizer in the same folder.
+
+    timm's repositories have the image tower in `model.safetensors`, and both in a file of OpenCLIP.
+
+    Args:
+        weights: as for `find_file`.
+        variant: likewise.
+
+    Raises:
+        FileNotFoundError: if it is a path, and nothing is there.
+        ValueError: for an unknown name, or one without a text tower.
+        DownloadError: (an `OSError`) if it cannot be brought.
+    """
+    check_weights(weights)
+    name = str(weights)
+    if _is_path(name) or is_url(name):
+        return find_file(weights, variant).path if is_url(name) else expand_path(weights)
+    if not name.startswith("hf:"):
+        record = find_weights(name, variant) if variant is not None else find_weights(name)
+        if record.hf_repo is None:
+            raise ArgumentError(
+                "published weights must have a text tower, and those of the official code have none.\n"
+                f'Received: weights={name!r}. `keras_vit.list_weights(family="clip")` has some that do.',
+                parameters=("weights",),
+            )
+        name = f"hf:{record.hf_repo}"
+    match = _HF_NAME.fullmatch(name)
+    if match is None:
+        raise ArgumentError(
+            f"a Hugging Face name must be `hf:owner/repository`.\nReceived: weights={name!r}.", parameters=("weights",)
+        )
+    repository, revision = match.groups()
+    is_open_clip = repository.partition("/")[0] in _OF_OPEN_CLIP
+    file = "open_clip_model.safetensors" if is_open_clip else "model.safetensors"
+    place = f"hf/{repository}{'' if revision is None else f'@{revision}'}/{file}"
+    url = f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/{file}"
+    check = lambda path: scan_any(path).check()  # noqa: E731
+    return fetch_from_hub(RemoteFile(url, place), repository, revision, check, _TEXT_FILES)
 
 
 def _find_repository_record(repository: str, variant: str | None) -> WeightsRecord | None:

@@ -9,6 +9,8 @@ from keras import ops
 
 from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import check_choice
+from keras_vit.config.text import TextConfig
+from keras_vit.files import expand_path
 from keras_vit.layers import AddPositionEmbs, BiTRoot
 from keras_vit.model.freezing import merge_lora
 from keras_vit.model.layer_access import (
@@ -25,12 +27,21 @@ from keras_vit.model.layer_access import (
     user_operations,
     weight_paths,
 )
+from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.renamed import accepts_old_arguments
 from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint
-from keras_vit.weights.convert import check_architecture, write_checkpoint
+from keras_vit.weights.convert import (
+    check_architecture,
+    check_replaceable,
+    write_checkpoint,
+    write_npz,
+    write_safetensors,
+)
 from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.families.text import TEXT_LAYOUTS
 from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.text import NOTE
 
 
 @accepts_old_arguments
@@ -80,6 +91,8 @@ def save_checkpoint(
             processor cannot do what `model.preprocessing` does. That folder has a `PREPROCESSING.md` with the
             differences in grey levels.
     """
+    if isinstance(model, TextTransformer):
+        return save_text_checkpoint(model, path, format)
     _check_end(model)
     if isinstance(model, VisionTransformer) and lora_layers(model):
         model = merge_lora(model)  # no layout has a place for factors
@@ -124,6 +137,51 @@ def save_checkpoint(
         provenance=getattr(model, "provenance", {}),
     )
     return write_checkpoint(checkpoint, path, layout, labels)
+
+
+def save_text_checkpoint(model: TextTransformer, path: FilePath, format: str | None = None) -> Path:
+    """Writes a text tower for the software of a layout, with its config in a note; see `save_checkpoint`.
+
+    Args:
+        model: a text tower.
+        path: destination, ending in `.npz` for `"big_vision_text"`, else in `.safetensors`.
+        format: a layout of text towers; by default the first that has a place for every weight.
+    """
+    destination, tensors = expand_path(path), {variable.path: variable for variable in model.variables}
+    places = {name for name, row in TEXT_LAYOUTS.items() if not row.unmapped(tensors)}
+    fitting = [name for name in TEXT_LAYOUTS if name in places and _is_computed_by(name, model.config)]
+    layout = format or next((name for name in fitting if TEXT_LAYOUTS[name].suffix == destination.suffix), "")
+    check_choice("format", layout, tuple(fitting))
+    row = TEXT_LAYOUTS[layout]
+    if destination.suffix != row.suffix:
+        raise ValueError(
+            f"the path of a checkpoint in the {layout} layout must end in {row.suffix}.\nReceived: {destination}."
+        )
+    values = {name: ops.convert_to_numpy(variable).astype("float32") for name, variable in tensors.items()}
+    arrays = [*row.to_file(values, model.config.num_heads), *_factors(model, layout)]
+    check_replaceable(destination)
+    write = write_npz if row.suffix == ".npz" else write_safetensors
+    write(destination, arrays, {NOTE: model.config.as_dict()})
+    return destination
+
+
+def _is_computed_by(layout: str, config: TextConfig) -> bool:
+    """Whether the software of a layout has such towers."""
+    if layout in ("big_vision_text", "huggingface_siglip_text"):
+        return not config.causal and config.pooling == "last" and config.qkv_bias == "all"
+    is_tips, is_dino = config.positions == "sincos", config.qkv_bias == "none"
+    return is_tips == (layout == "tips_text") and is_dino == (layout == "dino_text")
+
+
+def _factors(model: TextTransformer, layout: str) -> list[tuple[str, np.ndarray]]:
+    """Scale and bias of the logits, as the software of a layout names them."""
+    if model.logit_scale is None:
+        return []
+    scale, bias = (np.asarray(value or 0.0, "float32") for value in (model.logit_scale, model.logit_bias))
+    if layout == "tips_text":
+        return [("temperature", np.exp(-scale))]
+    names = ("params/t", "params/b") if layout == "big_vision_text" else ("logit_scale", "logit_bias")
+    return [(names[0], scale), *([(names[1], bias)] if model.logit_bias else [])]
 
 
 def _check_end(model: keras.Model) -> None:

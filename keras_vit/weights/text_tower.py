@@ -1,5 +1,6 @@
 """What a file has besides the weights: scale and bias of CLIP's logits, a text tower, pre-training's, another head."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,13 +17,23 @@ _TOWERS = re.compile(r"clip|pe_core")  # in names of layouts, families and archi
 
 
 def read_logit_scale_and_bias(file: TensorFile | ShardedFile) -> tuple[float | None, float | None]:
-    """`logit_scale` and `logit_bias`, which turn cosines of images and texts into logits; `None` for both if absent."""
-    named = {leaf: name for name in file.entries if (leaf := name.rpartition(".")[2]) in (_SCALE, _BIAS)}
-    values = {leaf: file.read([name])[name] for leaf, name in named.items()}
-    if _SCALE not in values or any(value.size != 1 for value in values.values()):
-        return None, None  # Swin has one for each head
-    scale, bias = (float(values[leaf].item()) if leaf in values else 0.0 for leaf in (_SCALE, _BIAS))
-    return scale, bias
+    """Logarithm of the factor by which cosines of images and texts become logits, and what is added; `None` if absent.
+
+    OpenAI, OpenCLIP and transformers name them `logit_scale` and `logit_bias`, big_vision `t` and `b`. TIPS has a
+    `temperature`, by which it divides.
+    """
+    scale = _number(file, r"(.*\.)?logit_scale|(.*/)?params/t")
+    if scale is None:
+        temperature = _number(file, r"(.*\.)?temperature")
+        return (None, None) if temperature is None or temperature <= 0 else (-math.log(temperature), 0.0)
+    return scale, _number(file, r"(.*\.)?logit_bias|(.*/)?params/b") or 0.0
+
+
+def _number(file: TensorFile | ShardedFile, pattern: str) -> float | None:
+    """The one value of the one array of that name; `None` without it, as of Swin, which has one for each head."""
+    found = [name for name in file.entries if re.fullmatch(pattern, name)]
+    values = [value for name in found if (value := file.read([name])[name]).size == 1]
+    return float(values[0].item()) if len(values) == len(found) == 1 else None
 
 
 def describe_unused(

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ class _DamagedError(Exception):
     """A file in huggingface_hub's cache has another digest than the Hub's."""
 
 
-def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, check: Check) -> Path:
-    """The path of a repository's verified weights, with the JSON of the same commit in the same folder.
+def fetch_from_hub(
+    file: RemoteFile, repository: str, revision: str | None, check: Check, others: Sequence[str] = JSON_FILES
+) -> Path:
+    """The path of a repository's verified weights, with the other files of the same commit in the same folder.
 
     It is looked for in this order: the mirror directory, this package's cache, huggingface_hub's cache, a mirror's
     address, and the Hub. In huggingface_hub's cache a branch is the commit that it was; the Hub is not asked for a
@@ -44,6 +46,7 @@ def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, chec
         repository: `"owner/name"`.
         revision: branch, tag or commit; None for the main branch.
         check: as for `fetch`.
+        others: names of files that a repository may have with its weights, by default what says which they are.
 
     Raises:
         OfflineError, DownloadError: as `fetch`; whatever huggingface_hub raises is one of them.
@@ -54,9 +57,9 @@ def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, chec
     path = _find_cached(hub, file, repository, revision)
     if path is None and mirror_url(file.path):
         check_network(file)
-        return _fetch_from_mirror(file, check)
+        return _fetch_from_mirror(file, check, others)
     path = _fetch_verified(hub, file, repository, revision, path, check)
-    for name in JSON_FILES:
+    for name in others:
         with _warn_if_missing(path.with_name(name)):
             _fetch_json(hub, _sibling(file, name), repository, path.parent)
         if "pretrained_cfg" in (read_json_object(path.with_name(name), _LARGEST_JSON) or {}):
@@ -121,11 +124,11 @@ def _sibling(file: RemoteFile, name: str) -> RemoteFile:
     return RemoteFile(url, path)
 
 
-def _fetch_from_mirror(file: RemoteFile, check: Check) -> Path:
+def _fetch_from_mirror(file: RemoteFile, check: Check, others: Sequence[str]) -> Path:
     """A mirror has every file under its path, and it is kept in this package's cache, as those of other servers."""
-    for name in JSON_FILES:  # before the weights, which once at hand end every later search
+    for name in others:  # before the weights, which once at hand end every later search
         with _warn_if_missing():
-            fetch(_sibling(file, name), check=check_json)
+            fetch(_sibling(file, name), check=check_json if name in JSON_FILES else None)
     return fetch(file, check=check)
 
 

@@ -9,8 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 
 from keras_vit.checks import ArgumentError, check_choice, did_you_mean
-from keras_vit.config.encoders import ENCODERS
-from keras_vit.config.variants import BUILDERS, RESNETS, VARIANTS, builder_name
+from keras_vit.config.variants import BUILDERS, ENCODERS, RESNETS, VARIANTS, builder_name
 from keras_vit.config.vit import ViTConfig
 from keras_vit.synonyms import find_hub_weights
 from keras_vit.weights.registry.augreg import augreg_record, looks_like_augreg
@@ -227,3 +226,13 @@ def list_weights(model: str | None = None, family: str | None = None) -> Weights
     if family is not None:
         _check_family(family)
     return WeightsTable(r for r in all_records() if variant in (None, r.variant) and family in (None, r.family))
+
+
+_USUAL = ("augreg-imagenet21k+imagenet2012-224", "bit-imagenet21k+imagenet2012")  # of a variant, of a ResNet
+
+
+def usual_weights(variant: str) -> str:
+    """Weights that a name alone gets: of an encoder those that stand first in the table, of others ImageNet's."""
+    if variant in ENCODERS:
+        return next((record.name for record in list_weights(variant)), _USUAL[0])
+    return _USUAL[variant in RESNETS]

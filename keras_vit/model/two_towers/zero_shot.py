@@ -1,4 +1,4 @@
-"""Classification by text embeddings that come from elsewhere: the cosines of an image tower with them are logits.
+"""A classifier of an image tower and text embeddings: their cosines are logits.
 
 Source: arXiv:2103.00020 (CLIP), section 3.1.2, and arXiv:2303.15343 (SigLIP), equation 1.
 """
@@ -18,7 +18,7 @@ from keras_vit.model.vision_transformer import VisionTransformer, check_vision_t
 _LARGEST_SCALE = 20  # exp(20) is 4.9e8; published models stay below exp(5)
 
 
-def zero_shot(
+def zero_shot_classifier(
     model: VisionTransformer,
     text_embeddings: npt.ArrayLike,
     class_names: Sequence[str] | None = None,
@@ -26,39 +26,18 @@ def zero_shot(
     logit_scale: float | None = None,
     logit_bias: float | None = None,
     classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
+    unique: bool = True,
 ) -> VisionTransformer:
-    """Makes a classifier of an image tower and one text embedding for each class, without training.
-
-    The logits are exp(logit_scale) cos(image, text) + logit_bias. This package has no text tower. Compute the
-    embeddings of the class names, as of "a photo of a dog", with the software that the weights are from.
-
-    Example:
-        >>> tower = keras_vit.ViTTi16(num_layers=2, include_top=False)
-        >>> texts = np.random.default_rng(0).normal(size=(2, 192))  # by a text tower
-        >>> zero = keras_vit.zero_shot(tower, texts, ["cat", "dog"], logit_scale=4.6)
-        >>> zero.output_shape, zero.class_names
-        ((None, 2), ('cat', 'dog'))
+    """Makes a classifier of an image tower and one text embedding for each class; `keras_vit.zero_shot` says how.
 
     Args:
-        model: an image tower of CLIP, SigLIP or their like. Its head, if there is one, is the projection that the file
-            has after pooling; so build it without `classes`, and with `include_top=False` where the file has none.
-        text_embeddings: floats `(K, E)`, one for each class, of any length; or `(K, n, E)` of n texts for each, whose
-            mean is taken at length 1.
+        model: an image tower.
+        text_embeddings: `(K, E)` or `(K, n, E)`.
         class_names: names of the K classes.
-        logit_scale: logarithm of the factor on the cosines; by default the file's, `model.logit_scale`.
-        logit_bias: what is added to the logits; by default the file's, `model.logit_bias`, else 0.
-        classifier_activation: of the logits: `"softmax"` gives CLIP's probabilities, `"sigmoid"` SigLIP's. By default
-            the outputs are logits.
-
-    Returns:
-        A `VisionTransformer` with K outputs, which predicts, is evaluated, fine-tuned, saved and exported as every
-        other. It shares the tower's weights with `model`.
-
-    Raises:
-        TypeError: for a model of another kind, or one text in place of names.
-        ValueError: for a model without one embedding for an image; for embeddings of another size than the model's,
-            that are not finite or zero; for names that are not K different ones; if neither argument nor file has
-            the scale.
+        logit_scale: logarithm of the factor on the cosines.
+        logit_bias: what is added to the logits.
+        classifier_activation: of the logits.
+        unique: whether each name must stand once.
     """
     _check_tower(model)
     heads, config = head_layers(model), model.config
@@ -69,7 +48,7 @@ def zero_shot(
             TypeError(f"`class_names` must be a list of names.\nReceived: class_names={class_names!r}."), "class_names"
         )
     names = None if class_names is None else tuple(map(str, class_names))
-    _check_names(names, len(texts))
+    _check_names(names, len(texts), unique)
     pooled = heads[0].input if heads else model.output
     config = config.replace(projection_size=heads[0].units if heads else None, normalize_embedding=True)
     head = classifier(Head(len(texts), classifier_activation), "head", classifier_activation)
@@ -102,7 +81,7 @@ def _check_tower(model: VisionTransformer) -> None:
         )
 
 
-def _check_names(names: tuple[str, ...] | None, texts: int) -> None:
+def _check_names(names: tuple[str, ...] | None, texts: int, unique: bool) -> None:
     if names is None:
         return
     if len(names) != texts:
@@ -110,7 +89,7 @@ def _check_names(names: tuple[str, ...] | None, texts: int) -> None:
             f"`class_names` must be one for each of {texts} texts.\nReceived: {len(names)} names.",
             parameters=("class_names",),
         )
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1 or not name]:
+    if unique and (twice := [name for name in dict.fromkeys(names) if names.count(name) > 1 or not name]):
         raise ArgumentError(
             "`class_names` must name each class once, and none may be empty.\n"
             f"Received: {names.count(twice[0])} of {twice[0]!r}. Several texts of one class are rows of "

@@ -1,0 +1,226 @@
+"""The text tower: ids to one vector, on the transformer blocks of the image tower.
+
+Layers are named `token_embedding`, `position_embedding`, `mask`, `block_00`, ..., `encoder_norm`, `pooling` and
+`projection`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import keras
+import numpy as np
+
+from keras_vit import layers
+from keras_vit.annotations import Arguments, Tensor
+from keras_vit.checks import ArgumentError, check_positive_int, check_process
+from keras_vit.config.text import TextConfig
+from keras_vit.layers.configurable import at_least_float32
+from keras_vit.layers.norms import layer_norm
+from keras_vit.renamed import by_old_name
+from keras_vit.text.tokenizer import Pieces, Tokenizer
+
+_WIDTHS = 16  # ids of causal towers are cut to a multiple of it behind the longest end
+_TOKENIZER, _PIECES = "tokenizer.json", "pieces"  # files of a tokenizer in a `.keras` archive
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TextTransformer(keras.Model):
+    """A text tower as a Keras model. `build_text` makes one.
+
+    Example:
+        >>> config = keras_vit.TextConfig(64, 8, 16, 2, num_heads=2, mlp_dim=32)
+        >>> tower = keras_vit.build_text(config)
+        >>> tuple(tower(np.zeros((3, 8), "int32")).shape)
+        (3, 16)
+
+    Attributes:
+        config: the `TextConfig`.
+        tokenizer: the `Tokenizer` of the same source, or `None`.
+        logit_scale: logarithm of the factor on cosines, of the file; else `None`.
+        logit_bias: what these files add to the logits; else `None`.
+        load_report: one line for each adaptation that loading made.
+        provenance: what no tensor says, `{name: (value, source)}`.
+
+    Call arguments:
+        ids: int32 `(B, t)`, t at most `config.max_length`.
+
+    Returns:
+        float32 `(B, E)`, not of length 1; without a projection `(B, D)`; `(B, t, D)` with `pooling="none"`.
+    """
+
+    config: TextConfig
+
+    def __init__(
+        self,
+        *args: Any,
+        config: TextConfig | Arguments | None = None,
+        tokenizer: Tokenizer | None = None,
+        weights_report: Sequence[str] = (),
+        weights_facts: Mapping[str, Sequence[Any]] | None = None,
+        similarity: Sequence[float | None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_process()
+        super().__init__(*args, **kwargs)
+        known = TextConfig(**config) if isinstance(config, Mapping) else config
+        self.config = cast(TextConfig, known)  # `None` in a clone of `keras.models.clone_model`
+        self.tokenizer = tokenizer
+        self.load_report = tuple(weights_report)
+        self.provenance = {name: (value, source) for name, (value, source) in (weights_facts or {}).items()}
+        self.logit_scale, self.logit_bias = similarity or (None, None)
+
+    def embed(self, texts: str | Sequence[str], batch_size: int = 256) -> np.ndarray:
+        """float32 `(B, E)`, one row for each text, not of length 1.
+
+        Args:
+            texts: one or several.
+            batch_size: texts at once.
+
+        Raises:
+            TypeError: for what is no text.
+            ValueError: for a model without a tokenizer, or whose output is no single vector.
+        """
+        check_positive_int("batch_size", batch_size)
+        if self.tokenizer is None:
+            raise ValueError(
+                "texts are embedded by a model with the tokenizer that it was trained with.\n"
+                f"Received: {self.name!r} without one. Set `model.tokenizer = keras_vit.tokenizer(...)`, or pass ids "
+                "to `predict`."
+            )
+        if self.tokenizer.vocabulary_size > self.config.vocabulary_size:
+            raise ArgumentError(
+                "a text tower reads ids of the vocabulary that it was trained with.\n"
+                f"Received: a tokenizer of {self.tokenizer.vocabulary_size} ids, a token table of "
+                f"{self.config.vocabulary_size} rows.",
+                parameters=("tokenizer",),
+            )
+        if len(self.output_shape) != 2:
+            raise ValueError(
+                f"a text must get one vector.\nReceived: {self.name!r} of outputs {self.output_shape}. Build it with "
+                "another `pooling`."
+            )
+        ids = self.tokenizer(texts)
+        embeddings = np.zeros((len(ids), self.output_shape[-1]), "float32")
+        lengths = _lengths(ids, self.config)
+        order = np.argsort(lengths, kind="stable")
+        for start in range(0, len(ids), batch_size):
+            rows = order[start : start + batch_size]
+            width = min(-(-int(lengths[rows].max()) // _WIDTHS) * _WIDTHS, ids.shape[1])
+            size = min(1 << (len(rows) - 1).bit_length(), batch_size)  # each shape is compiled, so there are few
+            padded = np.concatenate([rows, rows[-1:].repeat(size - len(rows))])
+            embeddings[rows] = self.predict_on_batch(ids[padded, :width])[: len(rows)]
+        return embeddings
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
+        check_ids(inputs, self.config)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        check_ids(x, self.config)
+        return super().predict(x, *args, **kwargs)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        check_ids(x, self.config)
+        return super().predict_on_batch(x)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "similarity":
+            return None if self.logit_scale is None else (self.logit_scale, self.logit_bias)
+        return by_old_name(self, name)
+
+    def get_config(self) -> Arguments:
+        return {
+            **super().get_config(),
+            "config": None if self.config is None else self.config.as_dict(),
+            "weights_report": list(self.load_report),
+            "weights_facts": {name: list(fact) for name, fact in self.provenance.items()},
+            "similarity": None if self.logit_scale is None else [self.logit_scale, self.logit_bias],
+        }
+
+    def save_assets(self, folder: str) -> None:
+        """Writes the tokenizer into a `.keras` archive."""
+        if self.tokenizer is None:
+            return
+        facts = {"kind": self.tokenizer.pieces.kind, **self.tokenizer.get_config()}
+        Path(folder, _TOKENIZER).write_text(json.dumps(facts))
+        Path(folder, _PIECES).write_bytes(self.tokenizer.pieces.data)
+
+    def load_assets(self, folder: str) -> None:
+        """Reads the tokenizer of a `.keras` archive."""
+        facts = json.loads(Path(folder, _TOKENIZER).read_text())
+        self.tokenizer = Tokenizer(Pieces(facts.pop("kind"), Path(folder, _PIECES).read_bytes()), **facts)
+
+
+def _lengths(ids: np.ndarray, config: TextConfig) -> np.ndarray:
+    """How many ids of each row can reach its vector: in a causal tower none after the place that is taken."""
+    if not config.causal or config.pooling not in ("argmax", "end") or not len(ids):
+        return np.full(len(ids), ids.shape[1])
+    marks = ids if config.pooling == "argmax" else ids == config.end_id
+    return marks.argmax(axis=1) + 1
+
+
+def check_ids(ids: Any, config: TextConfig | None) -> None:
+    """Raises for ids of an array that no text of this vocabulary has."""
+    if config is None or not isinstance(ids, (np.ndarray, list, tuple)):
+        return
+    found = np.asarray(ids)
+    if found.dtype.kind not in "iu" or found.ndim != 2:
+        raise ArgumentError(
+            "a text tower takes ids, int (B, T).\n"
+            f"Received: {found.dtype} of shape {found.shape}. Make ids of texts by `keras_vit.tokenizer`, or call "
+            "`model.embed(texts)`.",
+            parameters=("ids",),
+        )
+    if found.shape[1] > config.max_length:
+        raise ArgumentError(
+            f"a text has at most {config.max_length} ids.\nReceived: shape {found.shape}.", parameters=("ids",)
+        )
+    if found.size and not 0 <= found.min() <= found.max() < config.vocabulary_size:
+        raise ArgumentError(
+            f"ids must be from 0 to {config.vocabulary_size - 1}, the rows of the token table.\n"
+            f"Received: ids from {found.min()} to {found.max()}. They are of another vocabulary.",
+            parameters=("ids",),
+        )
+
+
+def build_text_graph(config: TextConfig, include_top: bool, name: str) -> TextTransformer:
+    """The text tower of a config, with first values.
+
+    Args:
+        config: its sizes and switches.
+        include_top: whether to end in the projection, if the config has one.
+        name: of the model.
+    """
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    tokens = layers.TokenEmbedding(
+        config.vocabulary_size, config.hidden_size, config.scale_tokens, name="token_embedding"
+    )(ids)  # (B, T, D)
+    tokens = layers.TextPositions(config.max_length, config.positions, name="position_embedding")(tokens)
+    given: dict[str, Tensor] = {}
+    if config.causal or config.mask_padding:
+        pad_id = config.pad_id if config.mask_padding else None
+        given["bias"] = layers.TextMask(config.causal, pad_id, name="mask")(ids)
+    for index in range(config.num_layers):
+        block = layers.TransformerBlock(
+            config.hidden_size,
+            config.num_heads,
+            config.mlp_dim,
+            activation=config.activation,
+            layer_norm_epsilon=config.layer_norm_epsilon,
+            qkv_bias=config.qkv_bias,
+            use_attention_bias=bool(given),
+            name=f"block_{index:02}",
+        )
+        tokens = block(tokens, **given)
+    tokens = layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens)
+    if config.pooling == "none":
+        outputs = keras.layers.Identity(dtype="float32", name="tokens")(tokens)
+    else:
+        outputs = layers.TextPooling(config.pooling, config.end_id, config.pad_id, name="pooling")(tokens, ids)
+    if include_top and config.projection_size is not None:
+        size, precision = config.projection_size, at_least_float32()
+        project = keras.layers.Dense(size, use_bias=config.projection_bias, dtype=precision, name="projection")
+        outputs = project(outputs)
+    return TextTransformer(ids, outputs, name=name, config=config)

@@ -1,0 +1,1 @@
+"""Words to ids: cleaning, vocabularies and prompts. Nothing here imports Keras."""

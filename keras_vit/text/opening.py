@@ -1,0 +1,119 @@
+"""Which tokenizer a folder or file has: its vocabulary, and what the software of the folder does around it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_vit.checks import ArgumentError
+from keras_vit.files import read_json_object, read_regular
+from keras_vit.text.tokenizer import Pieces, Tokenizer, clip_pieces, transformers_pieces
+
+_SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.model", "sentencepiece.bpe.model")
+_CLIP = "bpe_simple_vocab_16e6.txt.gz"
+_FILES = ("tokenizer.json", *_SENTENCEPIECE, "vocab.json", _CLIP)  # the first that is there is taken
+_MOST_BYTES = 1 << 27  # of a vocabulary; that of 900,000 pieces has 20 MB
+_CLIP_LENGTH, _OTHER_LENGTH = 77, 64
+_HF_LENGTHS = {"clip": 77, "metaclip_2": 77, "siglip": 64, "siglip2": 64, "tipsv2": 64}
+
+
+def open_tokenizer(
+    path: Path, max_length: int | None = None, clean: str | None = None, *, is_clip: bool = False
+) -> Tokenizer:
+    """The tokenizer of a folder, or of one of its files.
+
+    Args:
+        path: a folder, or a file of a vocabulary.
+        max_length: T; by default that of the config in the folder, else 77 for CLIP's vocabulary and 64 for others.
+        clean: a word of `CLEANINGS`; by default what the software of the folder does.
+        is_clip: whether the weights of the folder are of CLIP's vocabulary, which is then taken where there is none.
+
+    Raises:
+        FileNotFoundError: if there is no vocabulary.
+        ValueError: for a file that is none.
+    """
+    folder = path if path.is_dir() else path.parent
+    file = next((path / name for name in _FILES if (path / name).is_file()), None) if path.is_dir() else path
+    if file is None and not is_clip:
+        raise FileNotFoundError(
+            f"a folder must have a tokenizer's file: {', '.join(_FILES)}.\nReceived: {path} without one. Put the file "
+            "of the model's authors into it, or pass the folder that has one."
+        )
+    software, config = _software(folder)
+    model = str(config.get("model_type", ""))
+    text = _object(config, "model_cfg", "text_cfg") if software == "open_clip" else _object(config, "text_config")
+    options = _object(text, "tokenizer_kwargs")
+    is_by_name = software == "open_clip" and "hf_tokenizer_name" in text
+    facts: dict[str, Any] = {}
+    name = "" if file is None else file.name
+    if file is None or name.endswith((".gz", ".txt")):
+        data = None if file is None else read_regular(file, _MOST_BYTES)
+        pieces, usual, length = (
+            clip_pieces(data, "open_clip" if software == "open_clip" else "openai"),
+            "lower",
+            _CLIP_LENGTH,
+        )
+        facts["pad_id"] = 0
+    elif name.endswith(".model"):
+        pieces = Pieces("fairseq" if "bpe" in name else "sentencepiece", read_regular(file, _MOST_BYTES))
+        usual = "siglip_transformers" if model.startswith("siglip") else "lower_ascii"
+        length = _OTHER_LENGTH
+    else:
+        pieces, kind = _of_json(file)
+        usual = "none"
+        if model.startswith("siglip"):
+            usual = "siglip_transformers" if kind == "Unigram" else "lowercase"
+        length = _CLIP_LENGTH if '"</w>"' in pieces.data.decode() else _OTHER_LENGTH
+        facts["pad_id"] = _padding(folder, pieces)
+    if software == "open_clip":
+        usual = options.get("clean") or ("whitespace" if is_by_name else "lower")
+        facts["pad_id"] = facts.get("pad_id") if is_by_name else 0
+        facts["written_end"] = 0 if options.get("strip_sep_token") else None
+        length = text.get("context_length", _CLIP_LENGTH)
+    elif model in _HF_LENGTHS:
+        length = text.get("max_position_embeddings", _HF_LENGTHS[model])
+    return Tokenizer(pieces, max_length or length, clean or usual, **facts)
+
+
+def _software(folder: Path) -> tuple[str, dict]:
+    """`"open_clip"`, `"transformers"` or `"authors"`, by the config in the folder, and that config."""
+    of_transformers = read_json_object(folder / "config.json")
+    if of_transformers is not None and "model_type" in of_transformers:
+        return "transformers", of_transformers
+    of_open_clip = read_json_object(folder / "open_clip_config.json")
+    return ("authors", {}) if of_open_clip is None else ("open_clip", of_open_clip)
+
+
+def _object(config: Mapping[str, Any], *names: str) -> dict:
+    for name in names:
+        found = config.get(name)
+        config = found if isinstance(found, dict) else {}
+    return dict(config)
+
+
+def _of_json(file: Path) -> tuple[Pieces, str]:
+    """The pieces of a `tokenizer.json`, or of a `vocab.json` with its merges; and the kind of the model."""
+    data = read_regular(file, _MOST_BYTES)
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise ArgumentError(f"a tokenizer's file must be JSON.\nReceived: {file}, {error}.", ("source",)) from error
+    if file.name == "vocab.json":
+        return transformers_pieces(found, read_regular(file.with_name("merges.txt"), _MOST_BYTES).decode()), "BPE"
+    model = found.get("model") if isinstance(found, dict) else None
+    if not isinstance(model, dict):
+        raise ArgumentError(
+            f"a tokenizer's file must be one of the library `tokenizers`.\nReceived: {file} without `model`.",
+            ("source",),
+        )
+    return Pieces("tokenizers", data), str(model.get("type"))
+
+
+def _padding(folder: Path, pieces: Pieces) -> int:
+    """The id of padding: that of the folder's config, else of the tokenizer's file, else 0."""
+    import tokenizers
+
+    config = read_json_object(folder / "tokenizer_config.json") or {}
+    model, word = tokenizers.Tokenizer.from_str(pieces.data.decode()), config.get("pad_token")
+    known = model.token_to_id(word.get("content", "") if isinstance(word, dict) else word) if word else None
+    return known if known is not None else (model.padding or {}).get("pad_id", 0)

@@ -1,0 +1,243 @@
+"""From texts to ids: the vocabularies of CLIP, SigLIP, SigLIP 2, MetaCLIP 2, CLIPA and TIPS, by the libraries of each.
+
+`tokenizers` and `sentencepiece` cut a text into pieces. What stands before (cleaning) and after (start, end, padding
+and the cut to the length) is here, since no file of a vocabulary says it.
+"""
+
+import dataclasses
+import functools
+import gzip
+import importlib.resources
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int, with_parameters
+from keras_vit.text.cleaning import CLEANINGS
+
+_CLIP_MERGES = 49152 - 256 - 2  # of the lines below the header; the others are not read
+_CLIP_PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_SPECIAL = {"openai": ("<|startoftext|>", "<|endoftext|>"), "open_clip": ("<start_of_text>", "<end_of_text>")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """A vocabulary as its file has it: what a `.keras` file and a pickle keep of it.
+
+    Attributes:
+        kind: `"tokenizers"`, the JSON of that library; `"sentencepiece"`, a model of that one; or `"fairseq"`, such a
+            model whose ids are in the order of XLM-R.
+        data: of it.
+    """
+
+    kind: str
+    data: bytes
+
+
+class Tokenizer:
+    """Makes ids of texts. `keras_vit.tokenizer` opens one.
+
+    Attributes:
+        max_length: T, ids of a text.
+        vocabulary_size: number of ids.
+        pad_id: what follows the end of a short text.
+        start_id: first id of every text, or `None`.
+        end_id: last id of every text, or `None`.
+        clean: what is done to a text first, a word of `keras_vit.text.cleaning.CLEANINGS`.
+    """
+
+    def __init__(
+        self, pieces: Pieces, max_length: int, clean: str, pad_id: int | None = None, written_end: int | None = None
+    ) -> None:
+        self.max_length = check_positive_int("max_length", max_length)
+        check_choice("clean", clean, tuple(CLEANINGS))
+        self.pieces, self.clean, self.written_end = pieces, clean, written_end
+        self.start_id, self.end_id, self.vocabulary_size, default = _facts(self._encode)
+        self.pad_id = default if pad_id is None else pad_id
+        if self.max_length < sum(special is not None for special in (self.start_id, self.end_id)):
+            raise ArgumentError(
+                f"`max_length` must leave room for start and end.\nReceived: max_length={max_length}.", ("max_length",)
+            )
+
+    @functools.cached_property
+    def _encode(self) -> "_Encoder":
+        return _ENCODERS[self.pieces.kind](self.pieces.data)
+
+    def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
+        """int32 `(B, max_length)` of one text or of several.
+
+        A text that is too long loses what stands before its end.
+
+        Raises:
+            TypeError: for what is no text.
+            ImportError: if a library that this text needs is not installed.
+        """
+        texts = [texts] if isinstance(texts, str) else check_texts("texts", texts)
+        ids = np.full((len(texts), self.max_length), self.pad_id, "int32")
+        clean = CLEANINGS[self.clean]
+        for row, found in zip(ids, self._encode([clean(text) for text in texts]), strict=True):
+            if len(found) > self.max_length:
+                found = found[: self.max_length]
+                found[-1] = found[-1] if self.end_id is None else self.end_id
+            row[: len(found)] = found
+        if self.written_end is not None:  # CLIPA's networks were trained with another id in place of the end
+            ids[ids == self.end_id] = self.written_end
+        return ids
+
+    def get_config(self) -> dict[str, Any]:
+        """What `__init__` takes, but for the pieces."""
+        return {name: getattr(self, name) for name in ("max_length", "clean", "pad_id", "written_end")}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_encode"}
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.vocabulary_size} ids, max_length={self.max_length}, clean={self.clean!r})"
+
+
+def check_texts(name: str, texts: Any) -> list[str]:
+    """`texts` as a list; raises unless it is a sequence of `str`."""
+    found = texts.tolist() if isinstance(texts, np.ndarray) and texts.ndim == 1 else texts
+    if isinstance(found, (bytes, Mapping)) or not hasattr(found, "__iter__"):
+        raise with_parameters(TypeError(f"`{name}` must be a text or a list of texts.\nReceived: {texts!r:.80}."), name)
+    found = list(found)
+    for place, text in enumerate(found):
+        if not isinstance(text, str):
+            raise with_parameters(
+                TypeError(f"`{name}` must be texts.\nReceived: {text!r:.60} of type {type(text).__name__} at {place}."),
+                name,
+            )
+    return found
+
+
+_Facts = tuple[int | None, int | None, int, int]  # start, end, vocabulary, padding
+_Encoder = Callable[[Sequence[str]], list[list[int]]]
+
+
+class _ByTokenizers:
+    """Ids by the library `tokenizers`; special ids stand where its file puts them."""
+
+    def __init__(self, data: bytes) -> None:
+        check_installed("tokenizers", "this vocabulary is read by it", "text")
+        import tokenizers
+
+        self.model = tokenizers.Tokenizer.from_str(data.decode())
+        self.model.no_padding()
+        self.model.no_truncation()
+        (whole,), (bare,) = self(["a"]), ([*self.model.encode("a", add_special_tokens=False).ids],)
+        begin = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
+        behind = whole[begin + len(bare) :]
+        self.start, self.end = (whole[0] if begin else None), (behind[-1] if behind else None)
+        self.size, self.padding = self.model.get_vocab_size(), 0
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self.model.encode_batch_fast(list(texts))]
+
+
+class _BySentencePiece:
+    """Ids by the library `sentencepiece`, with the end that its model names; a start is never added."""
+
+    def __init__(self, data: bytes) -> None:
+        check_installed("sentencepiece", "this vocabulary is read by it", "text")
+        import sentencepiece
+
+        self.model = sentencepiece.SentencePieceProcessor(model_proto=data)
+        end = self.model.eos_id()
+        self.start: int | None = None
+        self.end: int | None = None if end < 0 else end
+        self.size = self.model.vocab_size()
+        self.padding = end if self.model.bos_id() < 0 <= end else 0
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        ends = [] if self.end is None else [self.end]
+        return [ids + ends for ids in self.model.encode(list(texts), out_type=int)]
+
+
+class _ByFairseq(_BySentencePiece):
+    """The same in the order of fairseq: ids 0 to 3 are start, padding, end and unknown, and pieces are one further."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.start, self.end, self.size, self.padding = 0, 2, self.size + 1, 1
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        unknown = self.model.unk_id()
+        found = self.model.encode(list(texts), out_type=int)
+        return [[0, *(3 if piece == unknown else piece + 1 for piece in ids), 2] for ids in found]
+
+
+_ENCODERS: Mapping[str, Callable[[bytes], Any]] = {
+    "tokenizers": _ByTokenizers,
+    "sentencepiece": _BySentencePiece,
+    "fairseq": _ByFairseq,
+}
+
+
+def _facts(encoder: Any) -> _Facts:
+    return encoder.start, encoder.end, encoder.size, encoder.padding
+
+
+def clip_pieces(vocabulary: bytes | None = None, software: str = "openai") -> Pieces:
+    """CLIP's byte pairs as a file of the library `tokenizers`.
+
+    Args:
+        vocabulary: lines of merges below a header, perhaps in gzip; by default OpenAI's, which is shipped.
+        software: `"openai"` or `"open_clip"`, which spell start and end otherwise.
+    """
+    if vocabulary is None:
+        vocabulary = (importlib.resources.files("keras_vit.text") / "vocabulary" / "clip.txt.gz").read_bytes()
+    text = gzip.decompress(vocabulary) if vocabulary[:2] == b"\x1f\x8b" else vocabulary
+    merges, letters = _merges(text.decode()), _byte_letters()
+    words = [*letters, *(f"{letter}</w>" for letter in letters), *map("".join, merges), *_SPECIAL[software]]
+    return _byte_pairs({word: number for number, word in enumerate(words)}, merges, _SPECIAL[software], None)
+
+
+def transformers_pieces(vocab: Mapping[str, int], merges: str) -> Pieces:
+    """The same of transformers' two files, whose software cleans texts by rules of its own.
+
+    Args:
+        vocab: the object of `vocab.json`.
+        merges: the text of `merges.txt`.
+    """
+    blanks = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
+    steps = [{"type": "NFC"}, blanks, {"type": "Lowercase"}]
+    return _byte_pairs(vocab, _merges(merges), _SPECIAL["openai"], {"type": "Sequence", "normalizers": steps})
+
+
+def _merges(text: str) -> list[tuple[str, ...]]:
+    return [tuple(line.split()) for line in text.split("\n")[1 : 1 + _CLIP_MERGES] if line]
+
+
+def _byte_pairs(
+    vocab: Mapping[str, int], merges: Sequence[tuple[str, ...]], special: tuple[str, str], normalizer: Any
+) -> Pieces:
+    start, end = special
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    template = [{"SpecialToken": {"id": start, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    split = {"type": "Split", "pattern": {"Regex": _CLIP_PIECES}, "behavior": "Removed", "invert": True}
+    to_letters = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    model = {"type": "BPE", "end_of_word_suffix": "</w>", "vocab": vocab, "merges": merges, "unk_token": None}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [{"id": vocab[word], "content": word, **flags} for word in special],
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, to_letters]},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [*template, {"SpecialToken": {"id": end, "type_id": 0}}],
+            "pair": [*template, {"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": {word: {"id": word, "ids": [vocab[word]], "tokens": [word]} for word in special},
+        },
+        "model": model
+        | {"dropout": None, "continuing_subword_prefix": None, "fuse_unk": False, "byte_fallback": False},
+    }
+    return Pieces("tokenizers", json.dumps(tokenizer).encode())
+
+
+def _byte_letters() -> list[str]:
+    """A letter for each byte, in the order of CLIP's ids: printable ones first, the others from letter 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return [*map(chr, printable), *(chr(256 + place) for place in range(len(others)))]

@@ -1,0 +1,315 @@
+"""From names and files to text towers, tokenizers and zero-shot classifiers."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_vit.annotations import FilePath, Tensor
+from keras_vit.builders import build
+from keras_vit.checks import with_hints
+from keras_vit.config.text import TEXT_FIELDS, TextConfig
+from keras_vit.config.variants import ENCODERS
+from keras_vit.files import expand_path
+from keras_vit.model.copies import initialize_variables, uninitialized_variables
+from keras_vit.model.two_towers.text_tower import TextTransformer, build_text_graph
+from keras_vit.model.two_towers.zero_shot import zero_shot_classifier
+from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.text.opening import open_tokenizer
+from keras_vit.text.templates import NAMED, check_classes, find_templates, prompts
+from keras_vit.text.tokenizer import Tokenizer
+from keras_vit.weights.download.cache import file_sha256
+from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.registry import usual_weights
+from keras_vit.weights.resolve import find_text_file
+from keras_vit.weights.text import TextCheckpoint, read_text_checkpoint
+
+_CLIP_IDS = 49408  # of OpenAI's vocabulary
+_POSITIONS = "position_embedding/table"
+
+
+def build_text(
+    config: TextConfig | None = None,
+    include_top: bool = True,
+    weights: FilePath | None = None,
+    *,
+    pooling: str | None = None,
+    max_length: int | None = None,
+    name: str | None = None,
+    sha256: str | None = None,
+    strict: bool = False,
+    **config_overrides: Any,
+) -> TextTransformer:
+    """Builds a text tower of CLIP, SigLIP or their like: ids to one vector.
+
+    Example:
+        >>> config = keras_vit.TextConfig(64, 8, 16, 2, num_heads=2, mlp_dim=32)
+        >>> keras_vit.build_text(config, projection_size=12).output_shape
+        (None, 12)
+
+    Args:
+        config: a `TextConfig`; by default it is read off the file of `weights` and the config in its folder.
+        include_top: whether to end in the projection to E, if there is one; else the pooled place `(B, D)`.
+        weights: `None` for random initialisation; or a published name with both towers, `"hf:owner/repository"`, or the
+            path of a file or folder.
+        pooling: `"none"` for all places behind the last norm `(B, T, D)`, without the top.
+        max_length: T, ids of a text; by default as many as the file has positions.
+        name: of the model.
+        sha256: hexadecimal digest that the file must have.
+        strict: whether to refuse weights that must be adapted, as by fewer positions.
+        **config_overrides: fields of `TextConfig` to replace; `num_heads` is needed for files of authors, which do not
+            say it.
+
+    Returns:
+        A `TextTransformer`, with the tokenizer of the same source if there is one.
+
+    Raises:
+        TypeError: for an argument of the wrong type, or neither config nor weights.
+        ValueError: for arguments that are wrong or contradict each other.
+        FileNotFoundError: if `weights` is a path and nothing is there.
+        CheckpointError: (a `ValueError`) if the file cannot be read, does not fit, or has a tower of another family.
+
+    Source: arXiv:2103.00020, section 2.4 (CLIP); arXiv:2303.15343 (SigLIP).
+    """
+    given = config_overrides | {k: v for k, v in (("pooling", pooling), ("max_length", max_length)) if v is not None}
+    for field in given:
+        if field not in TEXT_FIELDS:
+            raise TypeError(f"keyword arguments must be fields of `TextConfig`.\nReceived: {field}={given[field]!r}.")
+    include_top = include_top and given.get("pooling") != "none"
+    if config is not None and weights is None:
+        return build_text_graph(config.replace(**given), include_top, name or "text")
+    if weights is None:
+        raise TypeError("a text tower is built from a config, from weights, or from both.\nReceived: neither.")
+    checkpoint = read_text_checkpoint(_text_path(weights))
+    if sha256 is not None and (found := file_sha256(checkpoint.path)) != sha256.lower():
+        raise CheckpointError(
+            f"the file must have the sha256 that was asked for.\nReceived: {checkpoint.path} with {found}."
+        )
+    wanted = checkpoint.config(**given) if config is None else config.replace(**given)
+    with uninitialized_variables():
+        model = build_text_graph(wanted, include_top, name or "text")
+    model.load_report = _fill(model, checkpoint, strict)
+    model.provenance = dict(checkpoint.provenance)
+    model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
+    model.tokenizer = _tokenizer_of(checkpoint, wanted.max_length)
+    return model
+
+
+def _fill(model: TextTransformer, checkpoint: TextCheckpoint, strict: bool) -> tuple[str, ...]:
+    """Gives the model its weights; a line for each adaptation."""
+    tensors, variables = dict(checkpoint.tensors), {variable.path: variable for variable in model.variables}
+    lines = []
+    table, length = tensors.get(_POSITIONS), model.config.max_length
+    if table is not None and table.shape[0] > length:
+        tensors[_POSITIONS] = table[:length]
+        lines.append(f"positions cut to the first {length} of {table.shape[0]}")
+    if "projection/kernel" in tensors and "projection/kernel" not in variables:
+        tensors = {path: tensor for path, tensor in tensors.items() if not path.startswith("projection/")}
+    wrong = [f"- {path} {tuple(variable.shape)}" for path, variable in variables.items() if path not in tensors]
+    wrong += [f"+ {path} {tensor.shape}" for path, tensor in tensors.items() if path not in variables]
+    wrong += [
+        f"~ {path}: file {tensors[path].shape}, model {tuple(variable.shape)}"
+        for path, variable in variables.items()
+        if path in tensors and tensors[path].shape != tuple(variable.shape)
+    ]
+    if wrong or (strict and lines):
+        raise CheckpointError(
+            "the weights must be those of the text tower (- is in the model alone, + in the file alone).\n"
+            f"Received: {checkpoint.path}: {'; '.join((wrong or lines)[:6])}."
+        )
+    initialize_variables(variables, tensors)
+    return tuple(lines)
+
+
+def tokenizer(source: FilePath, *, max_length: int | None = None, clean: str | None = None) -> Tokenizer:
+    """Opens the tokenizer of a two-tower model: texts to ids.
+
+    Example:
+        >>> tokens = keras_vit.tokenizer("clip")
+        >>> tokens("a photo of a cat").shape, tokens.end_id
+        ((1, 77), 49407)
+
+    Args:
+        source: a folder, a vocabulary's file, `"hf:owner/repository"` or a published name; `"clip"` is OpenAI's
+            vocabulary, which is shipped. In a folder the first of `tokenizer.json`, a sentencepiece `.model`,
+            `vocab.json` with `merges.txt` and `bpe_simple_vocab_16e6.txt.gz` is taken.
+        max_length: T; by default that of the config in the folder or of the weights, else 77 for CLIP's vocabulary and
+            64 for others.
+        clean: what is done to a text first: `"lower"`, `"whitespace"`, `"canonicalize"`, `"siglip_transformers"`,
+            `"lowercase"`, `"lower_ascii"` or `"none"`. By default what the software of the folder does.
+
+    Returns:
+        A `Tokenizer`: of one text or several int32 `(B, T)`. It can be pickled.
+
+    Raises:
+        FileNotFoundError: if nothing is there, or a folder has no vocabulary.
+        ImportError: if `tokenizers` or `sentencepiece` is not installed; the error names the extra.
+        ValueError: for a file that is no vocabulary, or another word.
+    """
+    if source == "clip":
+        return open_tokenizer(Path(), max_length, clean, is_clip=True)
+    path = expand_path(source)
+    if not path.exists() and isinstance(source, str) and (source in ENCODERS or source.startswith("hf:")):
+        path = _text_path(source).parent
+    if not path.exists():
+        raise FileNotFoundError(
+            "`source` must be a folder, a vocabulary's file, or a published name.\n"
+            f"Received: {source!r}, where nothing is."
+        )
+    if path.is_file() or (path / "config.json").is_file() or (path / "open_clip_config.json").is_file():
+        return open_tokenizer(path, max_length, clean, is_clip=_has_clip_ids(path))
+    return open_tokenizer(path, max_length or _rows(path), clean, is_clip=_has_clip_ids(path))
+
+
+def _text_path(source: FilePath) -> Path:
+    """The file with the text tower of a source; of an encoder's name that of its usual weights."""
+    if isinstance(source, str) and source in ENCODERS:
+        return find_text_file(usual_weights(source), source)
+    return find_text_file(source)
+
+
+def _text_checkpoint(path: Path) -> TextCheckpoint | None:
+    """The text tower of a folder, if it has one."""
+    try:
+        return read_text_checkpoint(path) if path.is_dir() else None
+    except (OSError, CheckpointError):
+        return None
+
+
+def _rows(folder: Path) -> int | None:
+    """Rows of the position table of the weights in a folder, which no config describes."""
+    checkpoint = _text_checkpoint(folder)
+    return None if checkpoint is None else checkpoint.fields["max_length"]
+
+
+def _has_clip_ids(folder: Path) -> bool:
+    checkpoint = _text_checkpoint(folder)
+    return checkpoint is not None and checkpoint.fields["vocabulary_size"] == _CLIP_IDS
+
+
+def _tokenizer_of(checkpoint: TextCheckpoint, max_length: int) -> Tokenizer | None:
+    """The tokenizer next to a file, or `None` where there is none that is known, or no library that reads it."""
+    is_clip = checkpoint.fields["vocabulary_size"] == _CLIP_IDS
+    try:
+        return open_tokenizer(checkpoint.path.parent, max_length, is_clip=is_clip)
+    except (FileNotFoundError, ImportError):
+        return None
+
+
+@with_hints
+def zero_shot(
+    model: VisionTransformer | FilePath,
+    text_embeddings: npt.ArrayLike | None = None,
+    class_names: Sequence[str] | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+    templates: str | Sequence[str] | None = None,
+    text: TextTransformer | None = None,
+    logit_scale: float | None = None,
+    logit_bias: float | None = None,
+    classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
+) -> VisionTransformer:
+    """Makes a classifier of an image tower and what its classes are called, without training.
+
+    The logits are exp(logit_scale) cos(image, text) + logit_bias. Cosines of 0.2 to 0.35 are usual for CLIP, also of
+    the right class; SigLIP's probabilities are small, and independent of each other.
+
+    Example:
+        >>> tower = keras_vit.ViTTi16(num_layers=2, include_top=False)
+        >>> texts = np.random.default_rng(0).normal(size=(2, 192))  # by a text tower
+        >>> zero = keras_vit.zero_shot(tower, texts, ["cat", "dog"], logit_scale=4.6)
+        >>> zero.output_shape, zero.class_names
+        ((None, 2), ('cat', 'dog'))
+
+    Args:
+        model: an image tower of CLIP, SigLIP or their like; or a folder, file or published name of both towers. The
+            head of a tower, if there is one, is the projection that the file has after pooling; so build it without
+            `classes`, and with `include_top=False` where the file has none.
+        text_embeddings: floats `(K, E)`, one for each class, of any length; or `(K, n, E)` of n texts for each, whose
+            mean is taken at length 1. Either these or `classes`.
+        class_names: names of the K classes; by default `classes`.
+        classes: what the K classes are called, as `["cat", "red car"]`. Names may repeat.
+        templates: prompts with `{}` for a name, whose embeddings are averaged; `"imagenet"` for OpenAI's 80,
+            `"imagenet-7"` for 7. By default "a photo of a {}.".
+        text: the text tower that embeds the prompts; by default that of the file of `model`.
+        logit_scale: logarithm of the factor on the cosines; by default the file's.
+        logit_bias: what is added to the logits; by default the file's, else 0.
+        classifier_activation: of the logits: `"softmax"` gives CLIP's probabilities, `"sigmoid"` SigLIP's. By default
+            the outputs are logits.
+
+    Returns:
+        A `VisionTransformer` with K outputs, which predicts, is evaluated, fine-tuned, saved and exported as every
+        other. It shares the tower's weights with `model`.
+
+    Raises:
+        TypeError: for a model of another kind, one text in place of names, or both or neither of `text_embeddings`
+            and `classes`.
+        ValueError: for a model without one embedding for an image; for embeddings of another size than the model's,
+            that are not finite or zero; for names that are not K; if neither argument nor file has the scale; for
+            `classes` without a text tower.
+
+    Source: arXiv:2103.00020, section 3.1.2 to 3.1.4 (CLIP); arXiv:2303.15343, equation 1 (SigLIP).
+    """
+    if (text_embeddings is None) == (classes is None):
+        raise TypeError(
+            "the classes of a zero-shot classifier are given by `text_embeddings` or by `classes`.\n"
+            f"Received: {'neither' if classes is None else 'both'}."
+        )
+    tower = model if isinstance(model, VisionTransformer) else _image_tower(model)
+    if text_embeddings is not None:
+        if templates is not None or text is not None:
+            raise TypeError("`templates` and `text` are for `classes`.\nReceived: text_embeddings=... and one of them.")
+        embeddings: npt.ArrayLike = text_embeddings
+    else:
+        names = check_classes(classes)
+        if text is None:
+            text = build_text(weights=_text_source(tower) if isinstance(model, VisionTransformer) else model)
+        embeddings = _class_embeddings(text, names, templates)
+        logit_scale = next((scale for scale in (logit_scale, tower.logit_scale) if scale is not None), text.logit_scale)
+        logit_bias = next((bias for bias in (logit_bias, tower.logit_bias) if bias is not None), text.logit_bias)
+        class_names = names if class_names is None else class_names
+    return zero_shot_classifier(
+        tower,
+        embeddings,
+        class_names,
+        logit_scale=logit_scale,
+        logit_bias=logit_bias,
+        classifier_activation=classifier_activation,
+        unique=classes is None,
+    )
+
+
+def _image_tower(source: FilePath) -> VisionTransformer:
+    """The image tower of a source, with the projection that its file has."""
+    named = isinstance(source, str) and source in ENCODERS
+    given: dict[str, Any] = {"config": source, "weights": usual_weights(str(source))} if named else {"weights": source}
+    try:
+        return build(**given)
+    except CheckpointError as error:
+        if "has no head" not in str(error):
+            raise
+        return build(**given, include_top=False)
+
+
+def _text_source(tower: VisionTransformer) -> FilePath:
+    if tower.weights_source is None:
+        raise ValueError(
+            "`classes` are embedded by the text tower of the image tower's file, and it is not known here.\n"
+            f"Received: {tower.name!r}, text=None. Pass `text=keras_vit.build_text(weights=...)`, or the folder or "
+            "name in place of the model."
+        )
+    return tower.weights_source
+
+
+def _class_embeddings(
+    text: TextTransformer, classes: Sequence[str], templates: str | Sequence[str] | None
+) -> np.ndarray:
+    """`(K, E)` of length 1: the mean over prompts of embeddings of length 1, as CLIP's and SigLIP's authors take it."""
+    is_siglip = text.config.pooling == "last" and text.config.layer_norm_epsilon < 5e-6
+    canonical = is_siglip and isinstance(templates, str) and templates in NAMED
+    found = find_templates(templates)
+    embeddings = text.embed(prompts(classes, found, canonical)).astype("float64")
+    embeddings /= np.linalg.norm(embeddings, axis=-1, keepdims=True)
+    return embeddings.reshape(len(classes), len(found), -1).mean(axis=1)

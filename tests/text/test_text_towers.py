@@ -1,0 +1,268 @@
+"""Text towers of 22 folders, in every layout: ids, places, embeddings and scores are those of the software."""
+
+import csv
+import functools
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from conftest import GOLDEN, numpy
+
+import keras_vit
+from keras_vit.checks import ArgumentError
+from keras_vit.config.text import TextConfig
+from keras_vit.weights.families.text import TEXT_LAYOUTS
+from keras_vit.weights.read import CheckpointError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
+FOLDER = GOLDEN / "text" / "towers"
+INDEX = json.loads((FOLDER / "index.json").read_text())
+FILES = {"bv_siglip": "siglip_mini.npz", "bv_siglip2": "siglip_mini.npz", "tips_text": "tips_mini_text.npz"}
+UNIT = 3e-6  # of rows of length 1: a wrong epsilon moves them by 5e-6 at least
+SMALL = TextConfig(64, 8, 16, num_layers=2, num_heads=2, mlp_dim=32, projection_size=12)
+
+
+def given_of(name):
+    """What no file of its authors says."""
+    facts = INDEX[name]
+    return {field: facts[key] for field, key in (("num_heads", "heads"), ("max_length", "length")) if key in facts}
+
+
+@functools.cache
+def tower(name):
+    return keras_vit.build_text(weights=FOLDER / name, **given_of(name))
+
+
+@functools.cache
+def expected(name):
+    with np.load(FOLDER / name / "expected.npz") as arrays:
+        return dict(arrays)
+
+
+@functools.cache
+def texts(name):
+    found = json.loads((FOLDER / name / "texts.json").read_text())
+    used = INDEX[name].get("strings_used", range(len(found["strings"])))
+    return {**found, "strings": [found["strings"][place] for place in used]}
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", sorted(INDEX))
+def test_tower_is_that_of_its_software(name):
+    """Ids of texts, vectors of all places, of the pooled one and of the text; scale and bias of the logits."""
+    model, arrays, facts = tower(name), expected(name), INDEX[name]
+    np.testing.assert_array_equal(model.tokenizer(texts(name)["strings"]), arrays["ids"])
+    inside = keras.Model(
+        model.input, [model.get_layer("encoder_norm").output, model.get_layer("pooling").output, model.output]
+    )
+    tokens, pooled, embedding = map(numpy, inside(arrays["ids"]))
+    if "text_tokens" in arrays:
+        np.testing.assert_allclose(tokens[:4], arrays["text_tokens"], atol=1e-5)
+    if "text_pooled" in arrays:
+        np.testing.assert_allclose(pooled, arrays["text_pooled"], atol=1e-5)
+    np.testing.assert_allclose(unit(embedding), arrays["text_unit"], atol=UNIT)
+    np.testing.assert_allclose(unit(model.embed(texts(name)["strings"])), arrays["text_unit"], atol=UNIT)
+    scale = facts["logit_scale"] if facts["temperature"] is None else -np.log(facts["temperature"])
+    assert (model.logit_scale, model.logit_bias) == pytest.approx((scale, facts["logit_bias"] or 0.0))
+
+
+WITH_TIMM_TRUNK = ("oc_custom_text", "oc_siglip", "oc_siglip2", "oc_siglip_noproj")  # of sizes that timm has not
+WITH_IMAGES = [name for name in sorted(INDEX) if "zero_shot_logits" in INDEX[name]["arrays"]]
+
+
+@pytest.mark.parametrize("name", WITH_IMAGES)
+def test_zero_shot_logits_are_those_of_both_towers(name):
+    """By names of classes and prompts, from the folder alone where it says the heads of both."""
+    words, source, text = texts(name), FOLDER / name, None
+    if "image_heads" in INDEX[name] or name in WITH_TIMM_TRUNK:
+        fields = {"num_heads": 2} | ({"activation": "gelu_tanh"} if name == "oc_siglip2" else {})
+        source, text = keras_vit.build(weights=source, include_top="siglip" not in name, **fields), tower(name)
+    model = keras_vit.zero_shot(source, classes=words["classes"], templates=words["templates"], text=text)
+    found = numpy(model(np.load(FOLDER / "images.npy").astype("float32")))
+    np.testing.assert_allclose(found, expected(name)["zero_shot_logits"], atol=2e-5)
+    assert model.class_names == tuple(words["classes"])
+
+
+def test_saved_tower_embeds_the_same_texts_to_the_same_numbers(tmp_path):
+    model = tower("hf_siglip")
+    model.save(tmp_path / "x.keras")
+    loaded = keras.saving.load_model(tmp_path / "x.keras")
+    words = texts("hf_siglip")["strings"]
+    np.testing.assert_array_equal(loaded.embed(words), model.embed(words))
+    assert (loaded.config, loaded.logit_scale, loaded.logit_bias) == (model.config, model.logit_scale, model.logit_bias)
+    assert loaded.provenance == model.provenance == {**model.provenance, "pooling": ("last", "config.json")}
+
+
+@pytest.mark.parametrize(
+    ("name", "layouts"),
+    [
+        ("oc_clip", ("open_clip_text", "open_clip_linear_text", "huggingface_text")),
+        ("oc_siglip", ("open_clip_linear_text", "huggingface_siglip_text", "big_vision_text")),
+        ("tips_text", ("tips_text",)),
+        ("dinotxt_text", ("dino_text",)),
+    ],
+)
+def test_layout_that_is_read_is_written(name, layouts, tmp_path):
+    """Bit for bit, with its config; and no layout whose software computes otherwise."""
+    model = tower(name)
+    for layout in layouts:
+        file = tmp_path / f"{layout}{TEXT_LAYOUTS[layout].suffix}"
+        read = keras_vit.build_text(weights=keras_vit.save_checkpoint(model, file, layout))
+        assert read.config == model.config
+        assert (read.logit_scale, read.logit_bias) == pytest.approx((model.logit_scale, model.logit_bias))
+        for ours, theirs in zip(model.variables, read.variables, strict=True):
+            np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+    for layout in TEXT_LAYOUTS.keys() - {*layouts}:
+        if name in ("tips_text", "dinotxt_text"):
+            with pytest.raises(ArgumentError, match="`format` must be one of"):
+                keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", layout)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("hf_clip", {"pooling": "last"}),
+        ("hf_clip", {"activation": "gelu"}),
+        ("hf_clip", {"num_heads": 4}),
+        ("hf_clip", {"layer_norm_epsilon": 1e-6}),
+        ("hf_metaclip2", {"pooling": "argmax"}),
+        ("hf_siglip", {"causal": True}),
+        ("hf_siglip", {"mask_padding": True}),
+        ("hf_siglip", {"layer_norm_epsilon": 1e-5}),
+        ("oc_custom_text", {"causal": True}),
+        ("oc_siglip2", {"activation": "gelu"}),
+        ("tips_text", {"activation": "gelu"}),
+        ("tips_text", {"scale_tokens": False}),
+        ("tips_text", {"mask_padding": False}),
+        ("tips_text", {"pooling": "last"}),
+    ],
+)
+def test_each_fact_that_no_tensor_says_moves_the_rows_beyond_the_bound(name, change):
+    model = keras_vit.build_text(weights=FOLDER / name, **given_of(name) | change)
+    assert np.abs(unit(numpy(model(expected(name)["ids"]))) - expected(name)["text_unit"]).max() > UNIT
+
+
+def test_laws():
+    """What stands behind a causal end changes nothing, rows do not see each other, and classes may change places."""
+    model = tower("hf_clip")
+    ids = expected("hf_clip")["ids"].copy()
+    whole = numpy(model(ids))
+    place = int(ids[0].argmax())
+    np.testing.assert_allclose(numpy(model(ids[:1, : place + 1])), whole[:1], atol=1e-6)
+    ids[0, place + 1 :] = 5
+    np.testing.assert_allclose(numpy(model(ids)), whole, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate([numpy(model(row[None])) for row in ids]), whole, atol=1e-6)
+    words, images = ["cat", "red car", "cat"], np.load(FOLDER / "images.npy").astype("float32")
+    logits = numpy(keras_vit.zero_shot(FOLDER / "hf_clip", classes=words)(images))
+    turned = numpy(keras_vit.zero_shot(FOLDER / "hf_clip", classes=words[1:], templates="a photo of a {}.")(images))
+    np.testing.assert_allclose(logits[:, 1:], turned, atol=1e-5)
+    np.testing.assert_array_equal(logits[:, 0], logits[:, 2])  # names may repeat
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_gives_float32_near_the_full_one(policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        rows = numpy(keras_vit.build_text(weights=FOLDER / "hf_clip")(expected("hf_clip")["ids"]))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(unit(rows), expected("hf_clip")["text_unit"], atol=0.03)
+
+
+def test_tower_learns_and_is_built_from_a_config():
+    model = keras_vit.build_text(SMALL)
+    model.compile("sgd", "mse")
+    ids = np.random.default_rng(0).integers(0, 64, (8, 8)).astype("int32")
+    losses = model.fit(ids, np.ones((8, 12), "float32"), epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    assert keras_vit.build_text(SMALL, include_top=False).output_shape == (None, 16)
+    assert keras_vit.build_text(SMALL, pooling="none").output_shape == (None, None, 16)
+
+
+def test_wrong_ids_and_towers_without_texts_are_refused():
+    model = keras_vit.build_text(SMALL)
+    with pytest.raises(ArgumentError, match="of another vocabulary"):
+        model(np.full((1, 8), 64, "int32"))
+    with pytest.raises(ArgumentError, match="at most 8 ids"):
+        model.predict(np.zeros((1, 9), "int32"))
+    with pytest.raises(ArgumentError, match="takes ids"):
+        model(np.zeros((1, 8), "float32"))
+    with pytest.raises(ValueError, match=r"model\.tokenizer"):
+        model.embed(["cat"])
+    model.tokenizer = keras_vit.tokenizer("clip", max_length=8)
+    with pytest.raises(ArgumentError, match="vocabulary"):
+        model.embed(["cat"])
+    tower_only = keras_vit.ViTTi16(num_layers=1, include_top=False)
+    with pytest.raises(ValueError, match="text=None"):
+        keras_vit.zero_shot(tower_only, classes=["cat"])
+    with pytest.raises(ArgumentError, match="E = 192"):
+        keras_vit.zero_shot(tower_only, classes=["cat"], text=tower("hf_clip"))
+    with pytest.raises(TypeError, match="neither"):
+        keras_vit.zero_shot(tower_only)
+    for wrong in ("cat", [], ["cat", " "], ["cat", None]):
+        with pytest.raises((TypeError, ValueError), match="classes"):
+            keras_vit.zero_shot(FOLDER / "hf_clip", classes=wrong)
+
+
+def test_files_that_no_tower_here_computes_are_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="Pass `num_heads=`"):
+        keras_vit.build_text(weights=FOLDER / "pe_core")
+    with pytest.raises(CheckpointError, match="towers of BERT"):
+        keras_vit.build_text(weights=GOLDEN / "token.npz")
+    config = json.loads((FOLDER / "oc_clip" / "open_clip_config.json").read_text())
+    for change, match in (({"hf_model_name": "roberta-base"}, "roberta-base"), ({"layers": 3}, "num_layers 3")):
+        folder = tmp_path / match
+        shutil.copytree(FOLDER / "oc_clip", folder)
+        changed = {**config["model_cfg"], "text_cfg": config["model_cfg"]["text_cfg"] | change}
+        (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": changed}))
+        with pytest.raises(CheckpointError, match=match):
+            keras_vit.build_text(weights=folder)
+
+
+def sizes():
+    with open(GOLDEN / "text" / "open_clip_sizes.csv") as file:
+        return list(csv.DictReader(file))
+
+
+EVERYDAY = ("RN50/openai", "ViT-B-16-SigLIP/webli", "PE-Core-B-16/meta")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(r, id=r["model"], marks=[] if r["model"] in EVERYDAY else pytest.mark.slow) for r in sizes()],
+)
+def test_published_tower_has_its_parameters(row):
+    """Of OpenCLIP's registry, as OpenCLIP counts them; on shapes alone."""
+    width, kind = int(row["text_width"]), row["projection"]
+    config = TextConfig(
+        int(row["vocabulary"]),
+        int(row["context"]),
+        width,
+        int(row["text_layers"]),
+        int(row["text_heads"]),
+        int(row["text_mlp"]),
+        projection_size=None if kind == "none" else int(row["embed_dim"]),
+        projection_bias=kind == "linear with bias",
+    )
+    with keras.StatelessScope(initialize_variables=False):
+        model = keras_vit.build_text(config)
+    assert model.count_params() == int(row["text_parameters"])
+
+
+@pytest.mark.parametrize(
+    "change", [{"multimodal_cfg": {}}, {"text": {"embed_cls": True}}, {"text": {"hf_model_name": "nllb"}}]
+)
+def test_towers_of_other_architectures_are_refused_by_name(change, tmp_path):
+    shutil.copytree(FOLDER / "oc_clip", tmp_path / "x")
+    file = tmp_path / "x" / "open_clip_config.json"
+    model = json.loads(file.read_text())["model_cfg"]
+    model["text_cfg"] |= change.pop("text", {})
+    file.write_text(json.dumps({"model_cfg": model | change}))
+    with pytest.raises(CheckpointError, match="towers of BERT, RoBERTa, CoCa and NLLB"):
+        keras_vit.build_text(weights=tmp_path / "x")

@@ -1,0 +1,137 @@
+"""Ids of 216 strings by 8 vocabularies are those of OpenAI's, OpenCLIP's, big_vision's and transformers' own code."""
+
+import json
+import pickle
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from conftest import GOLDEN
+
+import keras_vit
+from keras_vit.checks import ArgumentError
+from keras_vit.text import cleaning, templates
+
+FOLDER = GOLDEN / "text" / "tokenizers"
+INDEX = json.loads((FOLDER / "index.json").read_text())
+STRINGS = [entry["text"] for entry in json.loads((FOLDER / "strings.json").read_text())]
+COLUMNS = [(name, column) for name, columns in INDEX.items() for column in columns]
+OPEN_CLIP = "open_clip_config.json"
+
+
+def opened(name, column, folder):
+    """The tokenizer of a column: by its file and words, or by a folder of OpenCLIP where that decides something."""
+    facts = INDEX[name][column]
+    source, length, clean = FOLDER / name / facts["file"], facts["length"], facts["clean"]
+    if name == "clip_real":
+        if "open_clip" not in column:
+            return keras_vit.tokenizer("clip", max_length=length)
+        text = {"vocab_size": 49408}
+    elif not (name == "clip_small" and column == "open_clip") and column != "open_clip_clipa":
+        return keras_vit.tokenizer(source, max_length=length, clean=clean)
+    else:
+        text = {"hf_tokenizer_name": "x", "tokenizer_kwargs": {"strip_sep_token": True}} if name == "bert_small" else {}
+        for file in source.parent.glob("*.gz" if name == "clip_small" else "tokenizer*.json"):
+            shutil.copy(file, folder)
+    config = {"model_cfg": {"text_cfg": {"context_length": length, **text}}}
+    (folder / OPEN_CLIP).write_text(json.dumps(config))
+    if name == "clip_real":
+        from keras_vit.text.opening import open_tokenizer
+
+        return open_tokenizer(folder, is_clip=True)
+    return keras_vit.tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"), [pair for pair in COLUMNS if pair[0] != "clip_real" or "transformers" not in pair[1]]
+)
+def test_ids_are_those_of_the_software(name, column, tmp_path):
+    """Of each text, with padding and end; also out of a pickle."""
+    facts = INDEX[name][column]
+    tokenizer = pickle.loads(pickle.dumps(opened(name, column, tmp_path)))
+    with np.load(FOLDER / name / "ids.npz") as arrays:
+        expected = arrays[column]
+    ids = tokenizer(STRINGS)
+    assert ids.dtype == np.int32
+    differing = set(np.flatnonzero((ids != expected).any(axis=1))) - set(facts.get("left_open", ()))
+    assert not differing, [STRINGS[row] for row in differing]
+    assert (tokenizer.pad_id, tokenizer.end_id, tokenizer.max_length) == (facts["pad"], facts["end"], facts["length"])
+
+
+def test_two_files_of_transformers_give_what_its_one_file_gives(tmp_path):
+    for file in ("vocab.json", "merges.txt", "tokenizer_config.json"):
+        shutil.copy(FOLDER / "clip_small" / file, tmp_path)
+    with np.load(FOLDER / "clip_small" / "ids.npz") as arrays:
+        np.testing.assert_array_equal(keras_vit.tokenizer(tmp_path)(STRINGS), arrays["transformers"])
+
+
+def test_pieces_in_the_order_of_fairseq(tmp_path):
+    """A model of sentencepiece alone, which cleans some blanks otherwise than its JSON, and has no spelled-out ids."""
+    shutil.copy(FOLDER / "xlm_small" / "sentencepiece.bpe.model", tmp_path)
+    ids = keras_vit.tokenizer(tmp_path, max_length=77, clean="none")(STRINGS)
+    with np.load(FOLDER / "xlm_small" / "ids.npz") as arrays:
+        assert (ids == arrays["transformers"]).all(axis=1).sum() == len(STRINGS) - 10
+
+
+def test_long_text_keeps_its_end_and_a_short_one_is_padded():
+    tokenizer = keras_vit.tokenizer("clip", max_length=8)
+    ids = tokenizer(["cat " * 50, "cat", ""])
+    assert ids[0, -1] == ids[1, 2] == ids[2, 1] == tokenizer.end_id
+    assert list(ids[1, 3:]) == [0] * 5
+    assert tokenizer([]).shape == (0, 8)
+    np.testing.assert_array_equal(tokenizer("cat"), ids[1:2])
+    np.testing.assert_array_equal(tokenizer(np.array(["cat", ""])), ids[1:])
+
+
+@pytest.mark.parametrize("texts", [None, 7, b"cat", ["cat", None], ["cat", 1.5], {"cat": 1}, [["cat"]]])
+def test_what_is_no_text_is_refused(texts):
+    with pytest.raises(TypeError, match="text"):
+        keras_vit.tokenizer("clip")(texts)
+
+
+def test_wrong_sources_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"must have a tokenizer's file"):
+        keras_vit.tokenizer(tmp_path)
+    with pytest.raises(FileNotFoundError, match="must be a folder"):
+        keras_vit.tokenizer(tmp_path / "nothing")
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(ArgumentError, match="library `tokenizers`"):
+        keras_vit.tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ArgumentError, match="must be JSON"):
+        keras_vit.tokenizer(tmp_path)
+    with pytest.raises(ArgumentError, match="`clean` must be one of"):
+        keras_vit.tokenizer("clip", clean="upper")
+    with pytest.raises(ArgumentError, match="leave room"):
+        keras_vit.tokenizer("clip", max_length=1)
+
+
+def test_without_ftfy_plain_texts_have_their_ids_and_others_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ftfy", None)
+    tokenizer = keras_vit.tokenizer("clip")
+    plain = [text for text in STRINGS if text.isascii() and text.isprintable() and "&" not in text]
+    with np.load(FOLDER / "clip_real" / "ids.npz") as arrays:
+        np.testing.assert_array_equal(tokenizer(plain), arrays["openai"][[STRINGS.index(text) for text in plain]])
+    for text in ("café", "a &amp; b", "a\tb"):
+        with pytest.raises(ImportError, match=r"(?s)ftfy must be installed.*\[text\]"):
+            tokenizer(text)
+
+
+def test_letters_are_made_small_as_each_software_does():
+    assert cleaning.CLEANINGS["lowercase"]("ΟΔΟΣ") == "οδοσ"  # and not the sigma that ends a word
+    assert cleaning.CLEANINGS["lower_ascii"]("ÉA") == "Éa"
+    assert cleaning.CLEANINGS["canonicalize"]("snow_leopard (big cat)") == "snow leopard big cat"
+    assert cleaning.CLEANINGS["siglip_transformers"]("snow_leopard") == "snowleopard"
+
+
+def test_prompts_of_imagenet():
+    assert [len(templates.find_templates(name)) for name in ("imagenet", "imagenet-7")] == [80, 7]
+    assert len(set(templates.imagenet_classes())) == 998  # of 1,000: two stand twice, as OpenAI has it
+    found = templates.prompts(["kite (bird of prey), kite"], ["itap of a {}."], canonical=True)
+    assert found == ["itap of a kite bird of prey"]
+    assert templates.prompts(["a", "b"], ["x {}", "{}."]) == ["x a", "a.", "x b", "b."]
+    assert templates.find_templates("one {}") == ("one {}",)
+    for wrong in ([], ["no place"], ["{} {}"], "imagenet-9"):
+        with pytest.raises(ValueError, match="templates"):
+            templates.find_templates(wrong)
