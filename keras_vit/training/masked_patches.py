@@ -91,7 +91,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         self.corruption = corruption
         self.target = target
         self.accumulation_steps = 1
-        self._mean = _MeanOverImages(name="mean_over_images", dtype="float32")
+        self._mean = MeanOverImages(name="mean_over_images", dtype="float32")
         self.accuracy = keras.metrics.Mean(name="accuracy") if target in CELLS else None
 
     @property
@@ -287,7 +287,7 @@ def _shape_of(target: str, model: Any) -> tuple[int, ...]:
     return (*((parts,) if parts > 1 else ()), LEVELS**channels)
 
 
-class _MeanOverImages(keras.losses.Loss):
+class MeanOverImages(keras.losses.Loss):
     """The mean of a number for each image, as Keras takes that of a loss: by sample weights, and over all devices."""
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:

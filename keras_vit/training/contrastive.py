@@ -1,0 +1,283 @@
+"""Training both towers on pairs of photo and caption: softmax loss as CLIP, sigmoid loss as SigLIP.
+
+Source: arXiv:2103.00020, section 2.3, figure 3 (CLIP); arXiv:2303.15343, section 3.2 (SigLIP); arXiv:2111.07991 (LiT,
+whose image tower is locked).
+"""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+from keras import ops
+
+from keras_vit.annotations import Arguments, Tensor
+from keras_vit.checks import ArgumentError, check_choice, check_flag
+from keras_vit.model.replicated_model import ReplicatedModel, num_replicas
+from keras_vit.model.two_towers.text_tower import TextTransformer
+from keras_vit.training.masked_patches import MeanOverImages
+
+LOSSES = ("softmax", "sigmoid")
+_FIRST_SCALES = {"softmax": math.log(1 / 0.07), "sigmoid": math.log(10)}
+_FIRST_BIAS, _MOST_SCALE = -10.0, math.log(100)
+_LENGTH = 1e-12  # below which an embedding has no direction
+
+
+def softmax_loss(images: Tensor, texts: Tensor, scale: Tensor, first: Tensor = 0, there: Tensor = None) -> Tensor:
+    """CLIP's loss of each pair: the mean of the cross-entropies of its photo among photos and its text among texts.
+
+    Args:
+        images: `(b, E)` of length 1, or a pair of these and all `(B, E)` of which they are some.
+        texts: likewise.
+        scale: the factor on cosines.
+        first: place of the first of b among B.
+        there: bool `(B,)`, false for pairs that take no part, as padding of a batch.
+
+    Returns:
+        `(b,)`. Its mean over B is the loss of a batch.
+
+    Source: arXiv:2103.00020, figure 3.
+    """
+    (own_images, all_images), (own_texts, all_texts) = _pair(images), _pair(texts)
+    places = first + ops.arange(ops.shape(own_images)[0])
+    losses = []
+    for own, others in ((own_images, all_texts), (own_texts, all_images)):
+        logits = scale * ops.matmul(own, ops.transpose(others))  # (b, B)
+        if there is not None:
+            logits = ops.where(there[None], logits, -1e9)
+        losses.append(keras.losses.sparse_categorical_crossentropy(places, logits, from_logits=True))
+    return (losses[0] + losses[1]) / 2
+
+
+def sigmoid_loss(
+    images: Tensor, texts: Tensor, scale: Tensor, bias: Tensor, first: Tensor = 0, there: Tensor = None
+) -> Tensor:
+    """SigLIP's loss of each photo: summed over texts -log sigmoid(z (scale cos + bias)), z = 1 for its own, else -1.
+
+    Args:
+        images: `(b, E)` of length 1.
+        texts: `(b, E)`, or a pair of these and all `(B, E)` of which they are some.
+        scale: the factor on cosines.
+        bias: what is added.
+        first: place of the first of b among B.
+        there: bool `(B,)`, false for texts that take no part.
+
+    Returns:
+        `(b,)`. Its mean over B is the loss of a batch.
+
+    Source: arXiv:2303.15343, equation 1.
+    """
+    (own, _), (_, others) = _pair(images), _pair(texts)
+    places = first + ops.arange(ops.shape(own)[0])
+    signs = 2.0 * ops.cast(places[:, None] == ops.arange(ops.shape(others)[0])[None], own.dtype) - 1.0  # (b, B)
+    losses = -ops.log_sigmoid(signs * (scale * ops.matmul(own, ops.transpose(others)) + bias))
+    return ops.sum(losses if there is None else ops.where(there[None], losses, 0.0), axis=1)
+
+
+def _pair(rows: Any) -> tuple[Tensor, Tensor]:
+    return rows if isinstance(rows, tuple) else (rows, rows)
+
+
+def recall(images: npt.ArrayLike, texts: npt.ArrayLike, most: tuple[int, ...] = (1, 5, 10)) -> dict[str, float]:
+    """How often a pair is among the nearest of its photo, and of its text.
+
+    Args:
+        images: `(N, E)`; row i belongs to row i of the texts. Of any length.
+        texts: `(N, E)`.
+        most: numbers of nearest ones that count.
+
+    Returns:
+        As `{"image_to_text_1": 0.5, "text_to_image_1": 0.25, ...}`, in [0, 1]. Of equal cosines the pair's own counts
+        last.
+    """
+    rows = [np.asarray(each, "float64") for each in (images, texts)]
+    if rows[0].shape != rows[1].shape or rows[0].ndim != 2 or not len(rows[0]):
+        raise ArgumentError(
+            "`images` and `texts` must be (N, E), a row for each pair.\n"
+            f"Received: shapes {rows[0].shape} and {rows[1].shape}.",
+            parameters=("images", "texts"),
+        )
+    left, right = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in rows)
+    found: dict[str, float] = {}
+    cosines = left @ right.T
+    for name, table in (("image_to_text", cosines), ("text_to_image", cosines.T)):
+        ranks = (table >= np.diag(table)[:, None]).sum(axis=1)
+        found |= {f"{name}_{k}": float((ranks <= k).mean()) for k in most}
+    return found
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class _AtMost(keras.constraints.Constraint):
+    """No value above a limit, by which CLIP's scale stays stable."""
+
+    def __init__(self, limit: float = _MOST_SCALE) -> None:
+        self.limit = limit
+
+    def __call__(self, value: Tensor) -> Tensor:
+        return ops.minimum(value, self.limit)
+
+    def get_config(self) -> Arguments:
+        return {"limit": self.limit}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ContrastiveModel(ReplicatedModel, keras.Model):
+    """Trains an image tower and a text tower on pairs of photo and caption, with `fit`.
+
+    Each batch is one contrast: every photo against every text of the batch, over all devices. Compile it with an
+    optimizer, without a loss. What is trained are the towers themselves: save those.
+
+    Example:
+        >>> image = keras_vit.ViTTi16(num_layers=1, input_shape=(32, 48, 3), include_top=False)
+        >>> config = keras_vit.TextConfig(64, 8, 16, 1, num_heads=2, mlp_dim=32)
+        >>> both = keras_vit.ContrastiveModel(image, keras_vit.build_text(config, projection_size=192))
+        >>> both.compile(keras_vit.AdamW(1e-3))
+        >>> history = both.fit({"images": images, "ids": np.zeros((2, 8), "int32")}, verbose=0)
+
+    Args:
+        image: an image tower with one embedding `(B, E)` for each image; or any Keras model of that output, as a dense
+            layer on features that were computed once.
+        text: a text tower with embeddings of the same size.
+        loss: `"softmax"`, CLIP's, or `"sigmoid"`, SigLIP's.
+        lock_image: whether the image tower neither learns nor drops anything (LiT).
+        logit_scale: logarithm of the factor on cosines at the start; by default that of the text tower's file, else
+            ln(1 / 0.07), or ln 10 of the sigmoid loss. It learns, up to ln 100.
+        logit_bias: what is added to the logits of the sigmoid loss at the start; by default that of the file, else -10.
+
+    Call arguments:
+        inputs: `{"images": (B, H, W, C), "ids": (B, T)}`.
+
+    Returns:
+        `{"images": (B, E), "texts": (B, E)}`, of length 1, float32.
+
+    Raises:
+        TypeError: for towers of another kind.
+        ValueError: for towers whose embeddings differ in size, or another loss.
+
+    Source: arXiv:2103.00020, section 2.3; arXiv:2303.15343, section 3.2; arXiv:2111.07991.
+    """
+
+    def __init__(
+        self,
+        image: keras.Model,
+        text: TextTransformer,
+        loss: str = "softmax",
+        *,
+        lock_image: bool = False,
+        logit_scale: float | None = None,
+        logit_bias: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_choice("loss", loss, LOSSES)
+        check_flag("lock_image", lock_image)
+        if not isinstance(image, keras.Model) or not isinstance(text, TextTransformer):
+            raise TypeError(
+                "the towers must be a Keras model of images and a text tower of `build_text`.\n"
+                f"Received: {type(image).__name__} and {type(text).__name__}."
+            )
+        shapes = image.output_shape, text.output_shape
+        if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][-1] != shapes[1][-1]:
+            raise ValueError(
+                "both towers must give one embedding of the same size.\n"
+                f"Received: outputs {shapes[0]} of the image tower and {shapes[1]} of the text tower."
+            )
+        self.image, self.text, self.kind, self.lock_image = image, text, loss, lock_image
+        image.trainable = not lock_image
+        first = (logit_scale, text.logit_scale, getattr(image, "logit_scale", None), _FIRST_SCALES[loss])
+        scale = next(value for value in first if value is not None)
+        self.logit_scale = self.add_weight(
+            name="logit_scale",
+            shape=(),
+            initializer=keras.initializers.Constant(min(scale, _MOST_SCALE)),
+            constraint=_AtMost(),
+            dtype="float32",
+        )
+        self.logit_bias = None
+        if loss == "sigmoid":
+            bias = next(value for value in (logit_bias, text.logit_bias or None, _FIRST_BIAS) if value is not None)
+            constant = keras.initializers.Constant(bias)
+            self.logit_bias = self.add_weight(name="logit_bias", shape=(), initializer=constant, dtype="float32")
+        self._mean = MeanOverImages(name="mean_over_pairs", dtype="float32")
+        self.built = True
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Keras' `compile`, without a loss or metrics.
+
+        Raises:
+            ValueError: for a loss or metrics, since the pairs of a batch say both.
+        """
+        if refused := [name for name in ("loss", "metrics", "weighted_metrics") if kwargs.get(name)]:
+            raise ValueError(
+                "the loss is of the pairs of a batch, as the argument `loss` of the model says.\n"
+                f"Received: {', '.join(refused)}. Pass an optimizer alone."
+            )
+        super().compile(*args, **kwargs)
+
+    def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
+        images = self.image(inputs["images"], training=training and not self.lock_image)
+        return {"images": _unit(images), "texts": _unit(self.text(inputs["ids"], training=training))}
+
+    def compute_loss(
+        self,
+        x: Tensor = None,
+        y: Tensor = None,
+        y_pred: Tensor = None,
+        sample_weight: Tensor = None,
+        training: bool | None = True,
+    ) -> Tensor:
+        """The mean over the pairs of all devices; a pair of weight 0 takes no part."""
+        own = ops.shape(y_pred["images"])[0]
+        weight = ops.ones((own,)) if sample_weight is None else ops.cast(sample_weight, "float32")
+        images, texts = ((rows, _of_all_devices(self, rows)) for rows in (y_pred["images"], y_pred["texts"]))
+        there = _of_all_devices(self, weight) > 0
+        first, scale = _place(self) * own, ops.exp(ops.convert_to_tensor(self.logit_scale))
+        if self.kind == "softmax":
+            losses = softmax_loss(images, texts, scale, first, there)
+        else:
+            bias = ops.convert_to_tensor(self.logit_bias)
+            losses = sigmoid_loss(images, texts, scale, bias, first, there)
+        losses = ops.where(weight > 0, losses, 0.0)
+        return self._mean(losses, losses, sample_weight=sample_weight)
+
+    def get_config(self) -> Arguments:
+        towers = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in ("image", "text")}
+        return {**towers, "loss": self.kind, "lock_image": self.lock_image, "name": self.name}
+
+    def compile_from_config(self, config: Arguments) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)  # so that its state can be loaded
+
+    @classmethod
+    def from_config(cls, config: Arguments, custom_objects: Any = None) -> "ContrastiveModel":
+        """Makes the same again, around towers of its own."""
+        towers = {
+            name: keras.saving.deserialize_keras_object(config[name], custom_objects=custom_objects)
+            for name in ("image", "text")
+        }
+        return cls(**config | towers)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Rows of length 1, in float32."""
+    rows = ops.cast(rows, "float32")
+    return rows / ops.sqrt(ops.maximum(ops.sum(ops.square(rows), axis=-1, keepdims=True), _LENGTH))
+
+
+def _of_all_devices(model: keras.Model, rows: Tensor) -> Tensor:
+    """The rows of all devices of a strategy in their order, with gradients to each. On JAX a batch is whole already."""
+    if num_replicas(model) == 1:
+        return rows
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context().all_gather(rows, axis=0)
+
+
+def _place(model: keras.Model) -> Any:
+    """The number of this device among those of a strategy."""
+    if num_replicas(model) == 1:
+        return 0
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
