@@ -16,8 +16,7 @@ import keras_vit
 from keras_vit import Preprocessing, cli
 from keras_vit.checks import ArgumentError
 from keras_vit.cli.terminal import one_line
-from keras_vit.config.encoders import ENCODERS, FAMILIES
-from keras_vit.config.variants import RESNETS, VARIANTS
+from keras_vit.config.variants import ENCODERS, FAMILIES, RESNETS, VARIANTS
 from keras_vit.weights.download import cache_dir
 from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.registry import all_records, find_weights, list_weights

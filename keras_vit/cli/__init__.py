@@ -242,6 +242,7 @@ def _parser() -> _Parser:
     evaluation.add_commands(top, command)
     data_commands.add_embed(top, command)
     data_commands.add_duplicates(top, command)
+    data_commands.add_search(top, command)
     launch.add_commands(top, command)
     evaluation.add_look(top, command)
     data_commands.add_pack(top, command)

@@ -1,4 +1,4 @@
-"""`keras-vit pack|embed|duplicates`: photos as shards, features or scores of them, and near duplicates by those."""
+"""`keras-vit pack|embed|duplicates|search`: photos as shards, vectors of them, and what is found by those."""
 
 import json
 import time
@@ -186,3 +186,43 @@ def duplicates(arguments: Namespace) -> Iterator[str]:
         yield f"open {printable(page / PAGE)}"
     if unread:
         yield f"{unread:,} of the photos on it could not be read in {printable(listed.top)}; the page says why"
+
+
+def add_search(top: Any, command: Callable[..., ArgumentParser]) -> None:
+    """Adds this command to the parser; `command` makes it."""
+    summary = "find embedded photos by what they show, in words, as a list and a page with their pictures"
+    new = command(top, "search", search, summary, 'keras-vit search vectors "a red car" --model clip-folder')
+    new.add_argument("vectors", metavar="VECTORS", type=path, help="folder that keras-vit embed wrote")
+    new.add_argument("texts", metavar="TEXT", nargs="+", help="what the photos show")
+    new.add_argument("--model", required=True, metavar="MODEL", help="of the vectors, with both towers")
+    new.add_argument("-k", type=int, default=10, metavar="K", help="photos of a text; by default 10")
+    new.add_argument("--page", type=path, metavar="FOLDER", help="of search.html with pictures; by default none")
+    where = "folder of the photos on the page, if they were moved; by default that in which embed found them"
+    new.add_argument("--photos-in", type=path, metavar="FOLDER", help=where)
+    new.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def search(arguments: Namespace) -> Iterator[str]:
+    from keras_vit.embedding.search import PAGE, search_photos, write_search_page
+
+    with quiet_start():
+        import keras_vit.text_builders  # noqa: F401
+    found = search_photos(arguments.vectors, arguments.texts, arguments.model, arguments.k)
+    names: Any = [] if found.photos is None else found.photos
+    hits = [
+        {"text": text, "photo": str(names[row]), "cosine": round(float(value), 4)}
+        for text, rows, values in zip(arguments.texts, found.indices, found.similarities, strict=True)
+        for row, value in zip(rows, values, strict=True)
+        if row >= 0
+    ]
+    if arguments.page:
+        write_search_page(arguments.page, arguments.vectors, arguments.texts, found, arguments.photos_in)
+    if arguments.json:
+        yield json.dumps({"hits": hits, "page": arguments.page and str(arguments.page / PAGE)})
+        return
+    several = len(arguments.texts) > 1
+    for hit in hits:
+        of_text = f"  ({printable(hit['text'])})" if several else ""
+        yield f"{hit['cosine']:.3f}  {printable(hit['photo'])}{of_text}"
+    if arguments.page:
+        yield f"open {printable(arguments.page / PAGE)}"

@@ -24,6 +24,7 @@ from keras_vit.images.numpy_pipeline import preprocess
 from keras_vit.images.read import ImageError, read_image, read_photo
 from keras_vit.images.resizing import least_size
 from keras_vit.pages.formatting import check_table_place, duration, plural, printable, printable_json, spreadsheet_cell
+from keras_vit.runs.load import load_zero_shot
 from keras_vit.silence import silent_descriptor, visible_stderr
 
 _TOP = 5  # classes that an answer names
@@ -59,6 +60,10 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
         metavar="NAME",
         help="weights of a model given by name, as B/16; by default those with ImageNet's 1,000 classes",
     )
+    words = "what to look for, with commas, as cat,dog: by the text tower of --model, as clip/B16, without training"
+    new.add_argument("--classes", metavar="NAMES", help=words)
+    prompts = "for --classes: imagenet or imagenet-7, or a prompt with {}; by default 'a photo of a {}.'"
+    new.add_argument("--templates", metavar="PROMPTS", help=prompts)
     new.add_argument("--out", type=path, metavar="FILE", help="write a .csv table; by default answers are printed")
     new.add_argument("--overwrite", action="store_true", help="replace the table of an earlier predict at --out")
     new.add_argument(
@@ -80,7 +85,11 @@ def predict(arguments: Namespace) -> Iterator[str]:
         yield loading(arguments.model)
     with quiet_start():
         pass
-    model, run = load_model_and_run(arguments)
+    if arguments.classes is None:
+        model, run = load_model_and_run(arguments)
+    else:
+        classes = [name.strip() for name in arguments.classes.split(",")]
+        model, run = load_zero_shot(arguments.model, arguments.weights, classes, arguments.templates)
     if arguments.top is not None and not run.task.ranks:
         raise ValueError(
             "`--top` is for a model that gives each photo one class.\n"
@@ -110,6 +119,8 @@ def _check_options(arguments: Namespace) -> None:
         check_positive_int("top", arguments.top)
     check_positive_int("batch_size", arguments.batch_size)
     engines.check_options(arguments)
+    if arguments.templates is not None and arguments.classes is None:
+        raise ValueError("`--templates` goes with `--classes`.\nReceived: --templates and no --classes.")
     if arguments.no_cache and arguments.engine is None:
         raise ValueError("`--no-cache` goes with `--engine`.\nReceived: --no-cache and no --engine.")
     if arguments.out is None and arguments.overwrite:

@@ -246,7 +246,7 @@ def write_pairs_page(
     """
     rows = zip(found.first[:_MOST_SHOWN].tolist(), found.second[:_MOST_SHOWN].tolist(), strict=True)
     pairs = [*zip(found.similarities[:_MOST_SHOWN].tolist(), rows, strict=True)]
-    pictures = {row: _picture(photos, row) for row in sorted({row for _, pair in pairs for row in pair})}
+    pictures = {row: small_picture(photos, row) for row in sorted({row for _, pair in pairs for row in pair})}
     folder.mkdir(parents=True, exist_ok=True)
     write_page(
         folder / PAGE,
@@ -261,7 +261,7 @@ def write_pairs_page(
     return sum(picture["uri"] is None for picture in pictures.values())
 
 
-def _picture(photos: PhotoList, row: int) -> dict[str, str | None]:
+def small_picture(photos: PhotoList, row: int) -> dict[str, str | None]:
     """A photo's name, and it in small as a `data:` address, or the reason why there is none."""
     from PIL import Image
 

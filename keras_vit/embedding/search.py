@@ -1,0 +1,102 @@
+"""`search_photos`: photos found by what one says, as the nearest vectors of a job to a text's embedding."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_vit.annotations import FilePath
+from keras_vit.checks import ArgumentError
+from keras_vit.embedding.duplicates import read_photo_list, small_picture
+from keras_vit.embedding.job import model_files
+from keras_vit.embedding.manifest import files_sha256, read_manifest
+from keras_vit.embedding.neighbors import Neighbors, nearest_neighbors
+from keras_vit.files import expand_path
+from keras_vit.pages.formatting import printable
+from keras_vit.pages.html import write_page
+
+PAGE = "search.html"
+
+
+def search_photos(
+    vectors: FilePath, texts: str | Sequence[str], model: FilePath, k: int = 10, *, text: Any = None
+) -> Neighbors:
+    """Finds the photos of a job of `keras-vit embed` that are nearest to what a text says.
+
+    Photos and texts have one space: that of the embeddings behind both projections. So vectors of a tower with a
+    projection must be its `logits`, and not the features before it.
+
+    Args:
+        vectors: the folder of a finished job.
+        texts: what the photos show, one text or several.
+        model: of the job: a folder or published name with both towers.
+        k: photos of a text.
+        text: a text tower that is open already; by default that of `model`.
+
+    Returns:
+        The nearest photos of each text, the nearest first, with their cosines. 0.2 to 0.35 are usual for CLIP.
+
+    Raises:
+        ValueError: for vectors of another model, of features before a projection, or of another width; and for what
+            `build_text` and `nearest_neighbors` refuse.
+    """
+    folder = expand_path(vectors)
+    manifest = read_manifest(folder)
+    if files_sha256(model_files(str(model), manifest.weights)) != manifest.model_sha256:
+        raise ArgumentError(
+            "texts are compared with vectors of the same model.\n"
+            f"Received: model={str(model)!r}, and vectors of {manifest.model!r}, whose files are others.",
+            parameters=("model",),
+        )
+    if manifest.outputs == "features" and _has_projection(str(model), manifest.weights):
+        raise ArgumentError(
+            "vectors for a search must be embeddings behind the projection, which texts are compared with.\n"
+            f"Received: features, in {printable(folder)}. Embed the photos anew with `--outputs logits`.",
+            parameters=("vectors",),
+        )
+    if text is None:
+        from keras_vit.text_builders import build_text
+
+        text = build_text(weights=model)
+    queries = text.embed(texts)
+    if queries.shape[1] != manifest.width:
+        raise ArgumentError(
+            "embeddings of texts and of photos must have the same width.\n"
+            f"Received: {queries.shape[1]} of the text tower, and vectors of {manifest.width}.",
+            parameters=("model",),
+        )
+    return nearest_neighbors(folder, queries, min(k, manifest.photos))
+
+
+def _has_projection(model: str, weights: str | None) -> bool:
+    """Whether the image tower of a model ends in a projection, which its features stand before."""
+    from keras_vit.runs.load import variant_and_weights
+    from keras_vit.weights.checkpoint import read_checkpoint
+    from keras_vit.weights.resolve import find_file
+
+    found = variant_and_weights(model, weights)
+    return found is not None and read_checkpoint(find_file(found[1], found[0]).path, compares_checksums=False).embeds()
+
+
+def write_search_page(folder: Path, vectors: Path, texts: Sequence[str], found: Neighbors, top: Path | None) -> None:
+    """Writes `folder/search.html`: the photos of each text.
+
+    Args:
+        folder: is made if need be.
+        vectors: the job's folder.
+        texts: that were searched for.
+        found: of `search_photos`.
+        top: folder of the photos; by default that in which the job found them.
+    """
+    photos = read_photo_list(vectors, top)
+    rows = zip(texts, found.indices.tolist(), found.similarities.tolist(), strict=True)
+    searches = [
+        {
+            "text": text,
+            "photos": [
+                small_picture(photos, row) | {"similarity": value} for row, value in zip(*hits, strict=True) if row >= 0
+            ],
+        }
+        for text, *hits in rows
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_page(folder / PAGE, "search", title="Photos by words", subtitle=f"Photos in {photos.top}", searches=searches)

@@ -1,0 +1,86 @@
+"""Photos found by words: the nearest vectors of a job, the command and its page; and what cannot be compared."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, assert_one_line
+from photos import make_photos
+
+import keras_vit
+from keras_vit.checks import ArgumentError
+
+TOWERS = GOLDEN / "text" / "towers"
+pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory):
+    """Jobs by tower and outputs, as `keras-vit embed` writes them, of 8 photos."""
+    from keras_vit.embedding.job import JobOptions, embed
+
+    place = tmp_path_factory.mktemp("search")
+    make_photos(place / "photos", 4)
+    made = {}
+    for tower, outputs in (("hf_clip", "logits"), ("hf_clip", "features"), ("hf_siglip", "features")):
+        made[tower, outputs] = place / f"{tower}_{outputs}"
+        options = JobOptions(outputs=outputs, engine="onnxruntime", form="npz", processes=1)
+        embed(place / "photos", str(TOWERS / tower), made[tower, outputs], options, say=lambda line: None)
+    return made
+
+
+def test_nearest_photos_of_a_text_come_first(vectors, run, tmp_path):
+    for tower, outputs in (("hf_clip", "logits"), ("hf_siglip", "features")):
+        folder = vectors[tower, outputs]
+        texts = ["a red car", "a cat"]
+        found = keras_vit.search_photos(folder, texts, TOWERS / tower, k=3)
+        words = keras_vit.build_text(weights=TOWERS / tower).embed(texts)
+        expected = keras_vit.nearest_neighbors(folder, words, 3)
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        code, lines, error = run(
+            "search", folder, *texts, "--model", TOWERS / tower, "-k", 3, "--json", "--page", tmp_path / "page"
+        )
+        assert (code, error) == (0, [])
+        hits = json.loads(lines[-1])["hits"]
+        assert [hit["photo"] for hit in hits] == list(map(str, found.photos[found.indices.ravel()]))
+        page = (tmp_path / "page" / "search.html").read_text()
+        assert page.count("data:image/jpeg") == 6
+        assert "a red car" in page
+
+
+def test_what_cannot_be_compared_is_refused(vectors, run, tmp_path):
+    clip, siglip = TOWERS / "hf_clip", TOWERS / "hf_siglip"
+    with pytest.raises(ArgumentError, match="`--outputs logits`"):
+        keras_vit.search_photos(vectors["hf_clip", "features"], "a cat", clip)
+    with pytest.raises(ArgumentError, match="same model"):
+        keras_vit.search_photos(vectors["hf_clip", "logits"], "a cat", siglip)
+    text = keras_vit.build_text(weights=siglip)
+    with pytest.raises(ArgumentError, match="same width"):
+        keras_vit.search_photos(vectors["hf_clip", "logits"], "a cat", clip, text=text)
+    code, _, error = run("search", tmp_path, "a cat", "--model", clip)
+    assert code == 1
+    assert_one_line(error, "must be that of a job")
+
+
+def test_photos_are_classified_by_names(run, tmp_path):
+    """On the terminal and as a table, with the probabilities of the software's loss."""
+    make_photos(tmp_path / "photos", 2)
+    photo = next((tmp_path / "photos").rglob("*.png"), None) or next((tmp_path / "photos").rglob("*.*"))
+    shutil.copy(photo, tmp_path / f"one{photo.suffix}")
+    for tower, total in (("hf_clip", 1), ("hf_siglip", None)):
+        options = ("--model", TOWERS / tower, "--classes", "cat, red car", "--json")
+        code, lines, error = run("predict", tmp_path / f"one{photo.suffix}", *options)
+        assert (code, error) == (0, [])
+        (answer,) = json.loads("".join(lines))
+        names = {each["class"] if "class" in each else each["label"] for each in answer["predictions"]}
+        assert names == {"cat", "red car"}
+        values = [each["probability"] for each in answer["predictions"]]
+        assert total is None or sum(values) == pytest.approx(total, abs=1e-4)
+    for options in (
+        ("--model", TOWERS / "hf_clip", "--templates", "imagenet"),
+        ("--model", "B/16", "--classes", "a,b"),
+    ):
+        code, _, error = run("predict", photo, *options)
+        assert code == 1
+        assert_one_line(error, "(`--templates` goes with|must have a text tower)")
