@@ -40,6 +40,7 @@ from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_datase
 from keras_vit.config.flops import Flops, flops, training_exaflops
 from keras_vit.config.position_tables import resize_pos_embed
 from keras_vit.config.recipes import RECIPES, Recipe, find_recipe
+from keras_vit.config.text import TextConfig
 from keras_vit.config.variants import RESNETS, VARIANTS, ResNetConfig
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import BadImage, Source, load_dataset, open_source
@@ -49,8 +50,10 @@ from keras_vit.data.shards.opening import shard_photos
 from keras_vit.data.shards.packing import pack
 from keras_vit.embedding.embedder import Embedder
 from keras_vit.embedding.neighbors import Neighbors, nearest_neighbors
+from keras_vit.embedding.search import search_photos
 from keras_vit.encoder_builders import *  # noqa: F403
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
+from keras_vit.evaluation.zero_shot import tip_adapter, wise_ft
 from keras_vit.exporting.engines.accelerate import accelerate
 from keras_vit.exporting.engines.engine import Engine, EngineReport
 from keras_vit.exporting.export import export
@@ -61,14 +64,16 @@ from keras_vit.model.copies import merge_tokens, with_input_shape
 from keras_vit.model.freezing import add_lora, freeze, merge_lora
 from keras_vit.model.naflex import NaFlexModel, naflex
 from keras_vit.model.resnet import ResNet
+from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.model.zero_shot import zero_shot
 from keras_vit.runs.callbacks import EpochRecord, StopTraining
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.publishing import push_to_hub
+from keras_vit.text_builders import build_text, tokenizer, zero_shot
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
 from keras_vit.training.checkpoints import Checkpoints
+from keras_vit.training.contrastive import ContrastiveModel, recall
 from keras_vit.training.devices import Devices, strategy
 from keras_vit.training.distillation import DistillationLoss, Distiller
 from keras_vit.training.hosts.layout_maps import check_layout, layout_map
@@ -110,7 +115,6 @@ __all__ = [
     "R50ViTL32",
     "VARIANTS",
     "with_input_shape",
-    "zero_shot",
     "VisionTransformer",
     "build_resnet",
     "R50x1",
@@ -125,6 +129,18 @@ __all__ = [
     "ResNetConfig",
     "RESNETS",
     "ResNet",
+    # Words and photos
+    # Classify photos by what their classes are called, and embed texts.
+    "zero_shot",
+    "build_text",
+    "tokenizer",
+    "TextConfig",
+    "TextTransformer",
+    "search_photos",
+    "ContrastiveModel",
+    "recall",
+    "wise_ft",
+    "tip_adapter",
     # Load and save weights
     # Find published weights, read a file into a model, and write files for timm, transformers and the Hub.
     "list_weights",

@@ -35,13 +35,13 @@ TIERS = [
     {"annotations", "checks", "version", "files", "silence", "processor"},
     {"config", "pages"},
     {"keras_private"},
-    {"images"},
+    {"images", "text"},
     {"kernels"},
     {"layers"},
     {"model"},
     {"data", "weights"},
     {"builders", "analysis"},
-    {"training", "encoder_builders"},
+    {"training", "encoder_builders", "text_builders"},
     {"exporting", "evaluation"},
     {"tasks"},
     {"runs"},
@@ -61,7 +61,7 @@ NO_KERAS |= {"runs.run_files", "runs.finished_runs", "runs.messages"}  # and of 
 NO_KERAS |= {"runs.load", "exporting.onnx_session", "exporting.report"}
 NO_KERAS |= {"training", "training.hosts"}  # a launcher's facts, and:
 NO_KERAS |= {"training.hosts.processes"}
-NO_KERAS_ROOMS = {"config", "pages", "cli", "tasks", "images", "embedding"}  # every module of them
+NO_KERAS_ROOMS = {"text", "config", "pages", "cli", "tasks", "images", "embedding"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
 KNOW_A_BACKEND = {"kernels", "layers", "images", "model", "data", "training", "runs", "evaluation", "exporting"}

@@ -13,7 +13,7 @@ import keras_vit
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 MODULES = ("studies", "analysis", "layers")  # whose names need examples too
-WITHOUT = {"push_to_hub": "sends files over a network"}
+WITHOUT = {"push_to_hub": "sends files over a network", "search_photos": "needs a folder of both towers"}
 ON_JAX = ("layout_map", "check_layout")
 BUILDERS = ("ViTTi16", "EUPETi16")  # of one text; these run
 # A second or more each: they compile a training step, convert, or draw.

@@ -4,13 +4,13 @@ Importing all of them, as `api.py` does, doubles the time and quadruples the obj
 earlier. A test compares both.
 """
 
-from keras_vit.config.encoders import ENCODERS
+from keras_vit.config.variants import ENCODERS
 
 # Modules whose classes register with Keras, so that a saved model reloads after `import keras_vit`.
 REGISTERED = (
-    *("layers", "model.vision_transformer", "model.naflex", "model.resnet"),
+    *("layers", "model.vision_transformer", "model.naflex", "model.resnet", "model.two_towers.text_tower"),
     *("training.optimizers", "training.schedules", "training.losses", "training.callbacks"),
-    *("training.distillation", "training.masked_patches"),
+    *("training.distillation", "training.masked_patches", "training.contrastive"),
 )
 MODULES = {"analysis": "analysis", "layers": "layers", "studies": "config.studies"}  # that are public as a whole
 _NAMES = {
@@ -27,6 +27,8 @@ _NAMES = {
     "config.recipes": "RECIPES Recipe find_recipe",
     "config.variants": "RESNETS ResNetConfig VARIANTS",
     "config.vit": "ViTConfig",
+    "config.text": "TextConfig",
+    "text_builders": "build_text tokenizer zero_shot",
     "data": "BadImage Source load_dataset open_source",
     "data.augmentation": "AUGMENTATIONS Augmentation",
     "data.naflex_batches": "batches_by_size naflex_batch",
@@ -34,7 +36,9 @@ _NAMES = {
     "data.shards.packing": "pack",
     "embedding.embedder": "Embedder",
     "embedding.neighbors": "Neighbors nearest_neighbors",
+    "embedding.search": "search_photos",
     "evaluation": "Evaluation Probe evaluate probe write_evaluation_page",
+    "evaluation.zero_shot": "tip_adapter wise_ft",
     "exporting.engines.accelerate": "accelerate",
     "exporting.engines.engine": "Engine EngineReport",
     "exporting.export": "export",
@@ -46,7 +50,7 @@ _NAMES = {
     "model.naflex": "NaFlexModel naflex",
     "model.resnet": "ResNet",
     "model.vision_transformer": "VisionTransformer",
-    "model.zero_shot": "zero_shot",
+    "model.two_towers.text_tower": "TextTransformer",
     "runs.callbacks": "EpochRecord StopTraining",
     "runs.finetune": "finetune",
     "runs.options": "FinetuneOptions",
@@ -54,6 +58,7 @@ _NAMES = {
     "vtab_benchmark": "Vtab vtab",
     "training.callbacks": "NonFiniteGuard StepFacts TrainingDivergedError",
     "training.checkpoints": "Checkpoints",
+    "training.contrastive": "ContrastiveModel recall",
     "training.devices": "Devices strategy",
     "training.distillation": "DistillationLoss Distiller",
     "training.hosts.layout_maps": "check_layout layout_map",
