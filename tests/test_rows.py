@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT
 
 import keras_vit
-from keras_vit.config import datasets, encoders, recipes, variants
+from keras_vit.config import datasets, recipes, variants
 from keras_vit.config.rows import read_rows, value_of, values_of
 from keras_vit.weights.registry import all_records
 
@@ -16,7 +16,7 @@ CONFIG, REGISTRY = PACKAGE / "config" / "rows.py", PACKAGE / "weights" / "regist
 # file: (a module beside it, columns that name a row, column that says the source, the objects made of its rows)
 FILES = {
     "variants.csv": (CONFIG, ("name",), "source", [*variants.VARIANTS, *variants.RESNETS]),
-    "encoders.csv": (CONFIG, ("family", "size"), "papers", [*encoders.FAMILIES, *encoders.ENCODERS]),
+    "encoders.csv": (CONFIG, ("family", "size"), "papers", [*variants.FAMILIES, *variants.ENCODERS]),
     "datasets.csv": (CONFIG, ("key",), "source", [*datasets.OFFICIAL_DATASETS, *datasets.VTAB_TASKS]),
     "recipes.csv": (CONFIG, ("name",), "source", [*keras_vit.RECIPES]),
     "registry vit.csv": (REGISTRY, ("name", "variant"), "source", []),
@@ -50,7 +50,7 @@ def test_every_row_says_its_source_or_is_of_a_family_without_a_paper():
 
 def test_stub_of_builders_has_every_encoder():
     stub = (PACKAGE / "encoder_builders.pyi").read_text()
-    assert re.findall(r"^(\w+) = _Builder$", stub, re.MULTILINE) == [*encoders.ENCODERS.values()]
+    assert re.findall(r"^(\w+) = _Builder$", stub, re.MULTILINE) == [*variants.ENCODERS.values()]
 
 
 def test_every_citation_is_of_a_recipe():

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from keras_vit.config import encoders
+from keras_vit.config import variants as encoders
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.formatting import table
 from keras_vit.weights.registry import WeightsRecord, all_records, builder_name, find_weights

@@ -12,9 +12,8 @@ from published_files import shrink, write_encoder
 from safetensors.numpy import load_file, save_file
 
 import keras_vit
-from keras_vit.config import encoders
 from keras_vit.config.position_tables import RESIZE_METHODS
-from keras_vit.config.variants import ENCODERS, FAMILIES, encoder
+from keras_vit.config.variants import ENCODERS, FAMILIES, encoder, family_of
 from keras_vit.weights import resolve
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.download import OfflineError
@@ -66,7 +65,7 @@ def test_every_encoder_has_a_builder_and_a_config_of_its_family():
     for name, builder in ENCODERS.items():
         assert getattr(keras_vit, builder).__name__ == builder
         assert keras_vit.weights.registry.variant_of(builder) == name
-        assert encoder(name).activation == FAMILIES[encoders.family_of(name)].fields["activation"]
+        assert encoder(name).activation == FAMILIES[family_of(name)].fields["activation"]
 
 
 def test_what_authors_and_frameworks_do_otherwise_is_that_of_the_authors():
