@@ -72,6 +72,29 @@ def timm_uni2():
     write("timm_uni2", randomise(model), config, timm_arrays)
 
 
+def tokens(model, images):
+    return {"tokens": model.forward_features(images).flatten(1, 2)}
+
+
+def timm_qwen3():
+    """Of Qwen3-VL and Qwen3.5, with what merges patches: a table of another size than `img_size`."""
+    arguments = {**SMALL, "pos_embed_grid_size": 4, "out_features": 5}
+    arguments.pop("num_classes")
+    model = randomise(timm.create_model("qwen3_vit_88m_enc", **arguments))
+    config = {"architecture": "qwen3_vit_88m_enc", "num_classes": 0, "global_pool": "merge", "model_args": arguments}
+    write("timm_qwen3", model, config, tokens)
+
+
+def timm_deepseek():
+    """Of DeepSeek-V4, with what merges patches."""
+    arguments = {**SMALL, "out_features": 5}
+    arguments.pop("num_classes")
+    model = randomise(timm.create_model("deepseek_vit_412m_enc", **arguments))
+    name = "deepseek_vit_412m_enc"
+    config = {"architecture": name, "num_classes": 0, "global_pool": "align", "model_args": arguments}
+    write("timm_deepseek", model, config, tokens)
+
+
 def tower(vision, preprocess, **arguments):
     """An OpenCLIP model of a small text tower and this image tower, and its config."""
     text = {"context_length": 6, "vocab_size": 9, "width": 8, "heads": 2, "layers": 1}
@@ -135,7 +158,8 @@ def huggingface_sapiens2():
     write("huggingface_sapiens2", model, config.to_dict(), hidden)
 
 
-WRITERS = (timm_uni2, open_clip_gap, open_clip_siglip, huggingface_aimv2_native, huggingface_sapiens2)
+WRITERS = (timm_uni2, timm_qwen3, timm_deepseek, open_clip_gap, open_clip_siglip)
+WRITERS += (huggingface_aimv2_native, huggingface_sapiens2)
 
 if __name__ == "__main__":
     for writer in WRITERS:

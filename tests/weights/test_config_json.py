@@ -63,6 +63,7 @@ def test_head_outside_of_a_model_is_not_dropped_in_silence(tmp_path):
         ("timm_beit3", {"scale_mlp_norm": False}, "mlp_norm False, and True in the file"),
         ("timm_eva", {"qkv_bias": False}, "qkv_bias none, and query_value in the file"),
         ("timm_mae", {"mlp_layer": "glu"}, "mlp_layer='glu'"),
+        ("timm_qwen3", {"encoder_pool": "merge"}, "encoder_pool='merge'"),
         ("timm_mae", {"fc_norm": True}, "final_norm pooled, and tokens in the file"),
         ("timm_clip", {"qk_norm": True}, "qk_norm head, and none"),
         ("huggingface_aimv2", {"hidden_act": "gelu"}, "'silu'(.|\n)*'gelu'"),

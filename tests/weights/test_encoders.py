@@ -19,6 +19,8 @@ from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.read.sharded import scan_any
 
+TOWERS = ("timm_qwen3", "timm_deepseek")
+MERGES = ("merger.", "aligner.")  # patches, behind the tokens
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
 
 
@@ -52,15 +54,16 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
                 np.testing.assert_array_equal(array, written.pop(short), err_msg=name)
         assert not written
         return
-    masks = any(name.endswith("mask_token") and array.any() for name, array in load_file(file).items())
-    assert [line.split("mask_token")[1] for line in model.load_report] == [", which no forward pass reads"] * masks
+    arrays = load_file(file).items()
+    aside = any(name.startswith(MERGES) or (name.endswith("mask_token") and array.any()) for name, array in arrays)
+    assert [line.rpartition(", ")[2] for line in model.load_report] == ["which no forward pass reads"] * aside
     keras_vit.build(model.config, weights=file.parent, **sides, **ends, strict=True)
     layout = read_checkpoint(ENCODERS / folder).layout
     path = keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", layout)
     theirs, ours = (  # whole files of two towers have the prefix, those of a vision class alone have not
         {name.removeprefix("vision_model."): array for name, array in load_file(file).items()} for file in (file, path)
     )
-    beside = {name for name in theirs if name.endswith(("mask_token", "position_ids"))}
+    beside = {name for name in theirs if name.endswith(("mask_token", "position_ids")) or name.startswith(MERGES)}
     assert theirs.keys() - beside == ours.keys() - beside
     if folder == "timm_deit3":
         theirs["pos_embed"] = np.pad(theirs["pos_embed"], [(0, 0), (1, 0), (0, 0)])
@@ -85,6 +88,11 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
         ("timm_dinov3", {"rotary_theta": 50.0}),
         ("timm_rope", {"rotary_coordinates": "unit"}),
         ("timm_rope_mixed", {"rotary_axes": "yx"}),
+        ("timm_qwen3", {"activation": "gelu"}),
+        *((name, {"rotary_axes": "xy"}) for name in TOWERS),
+        *((name, {"rotary_layout": "interleaved"}) for name in TOWERS),
+        *((name, {"rotary_coordinates": "unit"}) for name in TOWERS),
+        ("timm_deepseek", {"layer_norm_epsilon": 1e-3}),
     ],
 )
 def test_what_no_tensor_tells_changes_the_numbers(folder, wrong):

@@ -26,6 +26,8 @@ ALWAYS = {  # without which a file is not known again
     **{name: {*DINOV2, "registers"} for name in ("huggingface_tipsv2", "tips")},
     "huggingface_pixio": {"class", "table"},
     "timm_beit3": {"attention_norm", "mlp_norm"},
+    "timm_qwen3": {"table"},
+    "timm_deepseek": {"gated", "rms"},
     "timm_eva": {"table", "no_key_bias"},
     "eva02": {"table", "no_key_bias", "gated"},
     **{f"{of}_sapiens2": {"registers", "gated", "qk_norm"} for of in ("timm", "huggingface")},
@@ -39,7 +41,7 @@ ALWAYS = {  # without which a file is not known again
     "timm_rope_registers": {"registers", "scales", "no_key_bias"},
     **{f"{of}pe{end}": {"pre_norm", *more} for of in ("timm_", "") for end, more in (("", ()), ("_core", ("map",)))},
 }
-WITHOUT_LAST_NORM = {"open_clip_gap", "internvit", "huggingface_radio", "timm_pe", "pe"}
+WITHOUT_LAST_NORM = {"timm_qwen3", "open_clip_gap", "internvit", "huggingface_radio", "timm_pe", "pe"}
 OF_EVA = {"class", "distillation", "table", "head", *SWITCHES}
 RELATIVE = {"biases", "shared_bias", "no_key_bias"}
 PARTS = {
@@ -49,6 +51,7 @@ PARTS = {
     "timm": {"class", "distillation", "table", "head", "map", *STEM, *SWITCHES},
     **{name: {*OF_EVA, "map"} for name in ("timm_eva", "eva02", "timm_pe_core")},
     "timm_beit3": {*OF_EVA, "map", *STEM},
+    **{name: ALWAYS[name] for name in ("timm_qwen3", "timm_deepseek")},
     "timm_pe": OF_EVA,
     "pe": {"class", "table", "head", "scales", "pre_norm"},
     "pe_core": {"class", "table", "head", "scales", "pre_norm", "map"},
@@ -162,6 +165,8 @@ def shapes_of(layout, parts, heads, each, mlp_dim, classes, side):
     if "bare" in parts:  # RMSNorm, also of patches, and no biases in the blocks
         found = {path: s for path, s in found.items() if not re.search(r"/beta$|^block_.*/bias$", path)}
         found |= {"patch_norm/gamma": (width,)}
+    if "rms" in parts:  # and no biases in the MLP
+        found = {path: s for path, s in found.items() if not re.search(r"/beta$|/mlp/.*/bias$", path)}
     if "attentive" in parts:
         found |= {f"pooling/attention/{part}/kernel": (width, width) for part in ("key", "value")}
         found |= dense("pooling/attention/out", width, width) | {"pooling/probe": (1, 1, width)}
@@ -226,7 +231,7 @@ def test_every_row_and_every_name_of_it_is_sent_both_ways():
     assert set(PARTS) == set(LAYOUTS)
     sizes = {"heads": 3, "each": 5, "mlp_dim": 7, "classes": 9, "side": 11}
     for layout, row in LAYOUTS.items():
-        gated = set() if "bare" in PARTS[layout] else {"gated"}
+        gated = set() if PARTS[layout] & {"bare", "rms"} else {"gated"}
         kinds = [shapes_of(layout, PARTS[layout] - without, **sizes) for without in (set(), gated)]
         assert [row.unmapped(paths) for paths in kinds] == [[], []]
         paths = kinds[0] | kinds[1]

@@ -33,13 +33,14 @@ from keras_vit.weights.families.google import BIG_VISION, BIT, BIT_PAPER, LINEN,
 from keras_vit.weights.families.internvit import HF_INTERNVIT, INTERNVIT
 from keras_vit.weights.families.layout import Layout
 from keras_vit.weights.families.radio import HF_RADIO
-from keras_vit.weights.families.timm import TIMM, TIMM_BEIT3
+from keras_vit.weights.families.timm import TIMM, TIMM_BEIT3, TIMM_DEEPSEEK, TIMM_QWEN3
 from keras_vit.weights.families.transformers import HUGGINGFACE, PIXIO
 from keras_vit.weights.read import CheckpointError
 
 _ROWS = (
     *(OFFICIAL, LINEN, BIG_VISION),
-    *(TIMM, TIMM_SAPIENS2, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE, HUGGINGFACE),
+    *(TIMM, TIMM_QWEN3, TIMM_DEEPSEEK, TIMM_SAPIENS2, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02),
+    *(TIMM_PE_CORE, TIMM_PE, PE_CORE, PE, HUGGINGFACE),
     *(DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS),
     *(DINOV3, HF_DINOV3, HF_SAPIENS2, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS),
     *(HF_CLIP, HF_CLIP_CLASSIFIER, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP, OPEN_CLIP_GAP, AIMV2, TIMM_AIMV2, HF_AIMV2),

@@ -1,9 +1,14 @@
-"""The layout of timm's Vision Transformers: kernels as torch has them, and query, key and value in one matrix."""
+"""The layouts of timm's Vision Transformers: kernels as torch has them, and query, key and value in one matrix.
+
+Two are image towers of language models: that of Qwen3-VL and Qwen3.5 (arXiv:2511.21631), and DeepSeek-V4's. The tokens
+are those of timm's `forward_features`: what merges patches behind them for the language model is left out.
+"""
 
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -117,6 +122,7 @@ TIMM = Layout(
     ".safetensors",
     TORCH,
     requires=(r"patch_embed\.proj\.weight",),
+    like=("timm_qwen3",),
     ignores=("mask_token", "decoder_.*"),  # of masked pre-training (MAE)
     names={
         ("", ""): TOKENS,
@@ -163,6 +169,68 @@ TIMM = Layout(
     supports_post_norm=True,
     normalizes_means=True,
     folder=Folder(timm_files, timm_snippet, epsilons=(1e-5,), always_resizes=True),
+)
+_TOWER_ROTARY: Mapping[str, Any] = {
+    **{"rotary": "axial", "rotary_theta": 10000.0, "rotary_layout": "half", "rotary_axes": "yx"},
+    "rotary_coordinates": "grid",
+}
+_TOWER_BLOCK: Layers = {
+    "norm_1": "norm1",
+    ("attention/query", "attention/key", "attention/value"): "attn.qkv",
+    "attention/out": "attn.proj",
+    "norm_2": "norm2",
+}
+TIMM_QWEN3 = dataclasses.replace(
+    TIMM,
+    name="timm_qwen3",
+    requires=(*TIMM.requires, "pos_embed", r"blocks\.0\.attn\.qkv\.bias", r"blocks\.0\.mlp\.fc1\.bias"),
+    forbids=(
+        *("cls_token", "dist_token", "reg_token", r"(fc_)?norm(_pre)?\..*", r"attn_pool\..*", r"blocks\.0\.ls1\.gamma"),
+        *(r"blocks\.0\.gamma_1", r"blocks\.0\.attn\.(q_|k_)?norm\..*", r".*relative_position_bias_table"),
+        r"patch_embed\.backbone\..*",
+    ),
+    like=(),
+    ignores=(r"merger\..*",),
+    names={
+        ("", ""): {"position_embedding/table": "pos_embed", "patch_embedding/projection": "patch_embed.proj"},
+        ("block_{block:02}/", "blocks.{block}."): {**_TOWER_BLOCK, **_MLP},
+    },
+    also={},
+    defaults=lambda tensors: dict(_TOWER_ROTARY),
+    parts={**PLAIN_PARTS, "class_token": (False,), "final_norm": ("none",), "position_table": (True,)},
+    activation="gelu_tanh",
+    resize_method="align_corners",
+    supports_post_norm=False,
+    normalizes_means=False,
+    folder=None,
+)
+TIMM_DEEPSEEK = dataclasses.replace(
+    TIMM_QWEN3,
+    name="timm_deepseek",
+    requires=(*TIMM.requires, r"blocks\.0\.attn\.qkv\.bias", r"norm\.weight", r"blocks\.0\.mlp\.fc1\.weight"),
+    forbids=(
+        *("pos_embed", "cls_token", "reg_token", r"(norm|blocks\.0\.norm1)\.bias", r"blocks\.0\.mlp\.fc1\.bias"),
+        *(r"norm_pre\..*", r"blocks\.0\.(ls1\.gamma|gamma_1)", r"blocks\.0\.attn\.(q_|k_)?norm\..*"),
+        r"patch_embed\.(norm|backbone)\..*",
+    ),
+    ignores=(r"aligner\..*",),
+    names={
+        ("", ""): {"patch_embedding/projection": "patch_embed.proj", "encoder_norm": "norm"},
+        ("block_{block:02}/", "blocks.{block}."): {
+            **_TOWER_BLOCK,
+            ("mlp/gate", "mlp/up"): "mlp.fc12",
+            "mlp/down": "mlp.fc3",
+        },
+    },
+    parts={
+        **PLAIN_PARTS,
+        "class_token": (False,),
+        "norm": ("rms",),
+        "gated_mlp": (True,),
+        "mlp_bias": (False,),
+        "position_table": (False,),
+    },
+    position_embedding="none",
 )
 TIMM_BEIT3 = dataclasses.replace(
     TIMM,

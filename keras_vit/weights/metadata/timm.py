@@ -37,6 +37,9 @@ _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
 _TANH_SIGLIP = re.compile(
     r"patch32_siglip|giantopt_patch16_siglip|so400m_patch16_siglip|large_patch16_siglip_(gap_)?512"
 )
+_TOWERS = re.compile(r"(qwen3|deepseek)_vit_")  # image towers of language models
+_HEADS = {r"qwen3_vit_88m": 12, _TOWERS.pattern: 16}  # of names that no record has
+_ENCODER_ONLY = "the tokens of the encoder, as timm's forward_features; the norm of timm's classifier is not computed"
 _NOT_THE_AUTHORS = 'activation "gelu" as timm computes it; the authors\' numbers need activation="gelu_tanh"'
 
 
@@ -55,6 +58,7 @@ def read_timm(config: dict, folder: Path) -> Metadata:
         "activation": None if gate else parse_activation(arguments.get("act_layer"), place),
         "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), place),
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
+        "layer_norm_epsilon": arguments.get("norm_eps"),
     }
     layouts = timm_layouts(config.get("architecture"), arguments, place)
     architecture = str(config.get("architecture"))
@@ -63,24 +67,36 @@ def read_timm(config: dict, folder: Path) -> Metadata:
     fields |= {name: value for name, value in named.items() if value}
     if "siglip" in architecture and fields.get("activation", "gelu") == "gelu":
         reading.remarks.append(_NOT_THE_AUTHORS)
+    if _TOWERS.match(architecture) and not architecture.split(".")[0].endswith("_enc"):
+        reading.remarks.append(_ENCODER_ONLY)
     if isinstance(arguments.get("class_token"), bool) and fields.get("pooling") in ("gap", "map"):
         fields["class_token"] = arguments["class_token"]  # else the pooling decides
     return Metadata(
         fields=reading.fields(fields),
         family=f"architecture {config.get('architecture')!r:.80}",
         layouts=layouts,
-        num_heads=reading.count("num_heads", arguments.get("num_heads", getattr(known, "num_heads", None))),
+        num_heads=reading.count("num_heads", arguments.get("num_heads", _usual_heads(architecture))),
         sizes=expected_from_timm_name(architecture, arguments)
         | size_fields(arguments, place, **_TIMM_SIZES)
         | conflicting_fields(arguments, has_plain_mlp=known is not None and not known.gated_mlp)
         | _gate_fields(arguments.get("act_layer"), layouts)
         | default_norm_fields(architecture, arguments)
         | _class_fields(arguments.get("num_classes", config.get("num_classes"))),
-        image_size=reading.part("img_size", lambda: parse_size(arguments.get("img_size"))),
+        image_size=reading.part("img_size", lambda: _table_size(architecture, arguments)),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
         class_names=reading.class_names("label_names", lambda: _label_names(config)),
         remarks=tuple(reading.remarks),
     )
+
+
+def _usual_heads(architecture: str) -> int | None:
+    by_pattern = next((heads for pattern, heads in _HEADS.items() if re.match(pattern, architecture)), None)
+    return by_pattern or getattr(config_of_timm(architecture), "num_heads", None)
+
+
+def _table_size(architecture: str, arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+    """`img_size`, but for towers whose square table has a size of its own, `pos_embed_grid_size`."""
+    return None if architecture.startswith("qwen3_vit_") else parse_size(arguments.get("img_size"))
 
 
 def _gate_fields(word: Any, layouts: tuple[str, ...]) -> dict[str, bool]:
@@ -125,7 +141,7 @@ def _name_fields(architecture: str) -> dict[str, Any]:
 
 
 def _pooling(word: Any, place: Path) -> str | None:
-    if word is None:
+    if word is None or word in ("merge", "align"):  # which follow the tokens
         return None
     if not isinstance(word, str) or word not in POOLS:
         raise unsupported_error("pooling", word, place, ", ".join(map(repr, POOLS)))
@@ -161,6 +177,7 @@ _IGNORED_ARGUMENTS = (
     *("weight_init", "fix_init", "head_init_scale", "dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
     *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "attn_type", "final_norm"),
     *("use_abs_pos_emb", "use_post_transformer_norm", "attn_only_layer_scale", "device", "dtype"),
+    *("merge_size", "downsample_ratio", "out_features", "pos_embed_grid_size"),
 )
 _READ_ARGUMENTS = (  # by `read_timm` and below
     *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "class_token", "global_pool", "act_layer"),
@@ -174,6 +191,7 @@ _READ_ARGUMENTS = (  # by `read_timm` and below
         "attn_pool_num_heads",
         "pool_include_prefix",
         "use_post_norm",
+        "norm_eps",
     ),
 )
 # Arguments that the tensors show too: the field, and its value by the argument's where it is no flag.
@@ -209,6 +227,7 @@ _EVA_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     },
     r"vit_.*_rope_mixed_": {"rope_type": "mixed", "rope_temperature": 10.0},
     r"vit_.*_rope_reg\d+_gap_": {"use_rot_pos_emb": True, "ref_feat_shape": 16},
+    _TOWERS.pattern: {"use_rot_pos_emb": True, "rope_rotate_half": True},
     r"test_vit3$": {"global_pool": "map", "pool_include_prefix": True},
 }
 _OTHER_FIELDS: Mapping[str, Mapping[str, Any]] = {  # likewise
@@ -239,7 +258,7 @@ def check_known(arguments: Mapping[str, Any], place: Path) -> None:
     """
     known = {*_IGNORED_ARGUMENTS, *_READ_ARGUMENTS, *_REDUNDANT_ARGUMENTS}
     for name, value in arguments.items():
-        if value is not None and name not in known:
+        if value not in (None, "") and name not in known:
             raise unsupported_error("argument of timm's class", f"{name}={value!r}", place, "those of a plain ViT")
 
 
@@ -357,6 +376,8 @@ _ARCHITECTURES: Mapping[str, tuple[str, ...]] = {  # how timm's names begin, the
     r"vit_.*_sapiens2": ("timm_sapiens2",),
     r"vit_.*_rope_reg\d": ("timm_rope_registers",),
     r"vit_.*_rope_": ("timm_rope",),
+    r"qwen3_vit_": ("timm_qwen3",),
+    r"deepseek_vit_": ("timm_deepseek",),
     r"": _VIT,
 }
 # Names of timm's that no record has: what their models have otherwise than a plain one; `None` of several kinds.
@@ -376,6 +397,11 @@ _UNRECORDED: Mapping[str, Mapping[str, Any] | None] = {
         **{"qkv_bias": "query_value"},
     },
     r"test_vit\d?": None,
+    r"qwen3_vit_\w+": {"pooling": "gap", "final_norm": "none", "rotary": "axial"},
+    r"deepseek_vit_\w+": {
+        **{"norm": "rms", "gated_mlp": True, "mlp_bias": False, "position_embedding": "none", "rotary": "axial"},
+        "pooling": "gap",
+    },
     r"beit3_giant_patch14_\d+": {
         **{"attention_norm": True, "mlp_norm": True, "pooling": "gap", "class_token": True, "final_norm": "pooled"}
     },
@@ -388,7 +414,8 @@ _UNSUPPORTED: Mapping[str, str] = {  # likewise, of models that are not computed
     r"(vit|test_vit)_s?relpos": "relative positions of another kind",
     r"vit_.*_\d+x[2-9]\d*_|vit_.*_(parallel|xp)_|vit_d?pwee_": "attention and MLP side by side",
     r"vit_d(wee|little)_": "differential attention",
-    r"(qwen3|deepseek|gemma4)_vit": "towers of language models, with positions and merged patches of their own",
+    r"(qwen3|deepseek)_vit_.*_(merge|align)": "heads on merged patches",
+    r"gemma4_vit": "towers of language models, with positions and merged patches of their own",
     r"vit_.*_(mci|resnet\d+d?)_|vitamin": "another stem",
     r"samvit|sam2_|hiera|swin|vit_.*_cswin|twins|davit|maxx?vit|focalnet|nest_|mvit": "stages with windows",
     r"naflexvit": "batches of patches with grids of their own",
