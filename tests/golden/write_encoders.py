@@ -77,8 +77,8 @@ def tokens(model, images):
 
 
 def timm_qwen3():
-    """Of Qwen3-VL and Qwen3.5, with what merges patches: a table of another size than `img_size`."""
-    arguments = {**SMALL, "pos_embed_grid_size": 4, "out_features": 5}
+    """Of Qwen3-VL and Qwen3.5, with what merges patches; `img_size` is not that of the table."""
+    arguments = {**SMALL, "img_size": 48, "pos_embed_grid_size": 3, "out_features": 5}
     arguments.pop("num_classes")
     model = randomise(timm.create_model("qwen3_vit_88m_enc", **arguments))
     config = {"architecture": "qwen3_vit_88m_enc", "num_classes": 0, "global_pool": "merge", "model_args": arguments}

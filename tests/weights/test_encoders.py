@@ -125,11 +125,11 @@ def test_authors_perception_encoder_resizes_and_turns_by_its_own_rules(tmp_path,
     "folder",
     [
         *("timm_eva02_clip", "timm_eva02_packed", "timm_pe_core", "timm_pe_lang", "timm_eva02_clip_e", "timm_rpn"),
-        "timm_clip",
+        *("timm_clip", *TOWERS),
     ],
 )
 def test_folder_for_timm_says_all_that_its_class_computes(tmp_path, folder):
-    end = "logits" if "logits" in expected(folder) else "pooled"
+    end = next(end for end in ("logits", "pooled", "tokens") if end in expected(folder))
     model, layout = built(folder, end), read_checkpoint(ENCODERS / folder).layout
     path = keras_vit.save_checkpoint(model, tmp_path / "for_timm", layout)
     save_file(load_file(path), path)  # without our note

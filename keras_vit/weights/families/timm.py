@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit.config.position_tables import square_grid
 from keras_vit.weights.families.layout import ANY, PLAIN_PARTS, Arrays, Folder, Layout, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
-from keras_vit.weights.metadata.timm import timm_files, timm_snippet
+from keras_vit.weights.metadata.timm import timm_files, timm_snippet, tower_files
 from keras_vit.weights.read import CheckpointError
 
 _BACKBONE = "patch_embed.backbone."
@@ -202,7 +202,9 @@ TIMM_QWEN3 = dataclasses.replace(
     resize_method="align_corners",
     supports_post_norm=False,
     normalizes_means=False,
-    folder=None,
+    folder=Folder(
+        functools.partial(tower_files, "qwen3_vit_306m_enc"), timm_snippet, stores_epsilon=True, always_resizes=True
+    ),
 )
 TIMM_DEEPSEEK = dataclasses.replace(
     TIMM_QWEN3,
@@ -231,6 +233,9 @@ TIMM_DEEPSEEK = dataclasses.replace(
         "position_table": (False,),
     },
     position_embedding="none",
+    folder=Folder(
+        functools.partial(tower_files, "deepseek_vit_412m_enc"), timm_snippet, stores_epsilon=True, always_resizes=True
+    ),
 )
 TIMM_BEIT3 = dataclasses.replace(
     TIMM,

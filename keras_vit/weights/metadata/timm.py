@@ -525,6 +525,30 @@ def timm_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str,
     return {"config.json": _timm_config(facts, preprocessing)}
 
 
+def tower_files(architecture: str, facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
+    """As `timm_files`, of a tower of a language model by its architecture, without what merges its patches."""
+    width, (height, side) = facts["hidden_size"], (pixels // facts["patch_size"] for pixels in facts["image_size"])
+    if facts["positions"] and (height != side or facts["activation"] != "gelu_tanh"):  # the other has a gate
+        raise CheckpointError(
+            "timm opens a folder of this layout as a class with a square table of positions and the tanh GELU.\n"
+            f"Received: a grid of ({height}, {side}), activation={facts['activation']!r}. Write a .safetensors file."
+        )
+    arguments = {
+        "img_size": list(facts["image_size"]),
+        "patch_size": facts["patch_size"],
+        "embed_dim": width,
+        "depth": facts["num_layers"],
+        "num_heads": facts["num_heads"],
+        "mlp_ratio": (facts["mlp_dim"] + 0.5) / width,  # so that timm, which rounds down, finds the width
+        "norm_eps": facts["layer_norm_epsilon"],
+        "rope_temperature": facts["fields"]["rotary_theta"],
+        "global_pool": POOL_WORDS[facts["pooling"]],
+        "out_features": 0,
+        **({"pos_embed_grid_size": side} if facts["positions"] else {}),
+    }
+    return {"config.json": timm_config(facts, preprocessing, architecture, arguments)}
+
+
 def timm_snippet(place: str, classifies: bool) -> str:
     """Python that opens a folder, or `hf:owner/name`, with timm."""
     name = place.replace("hf:", "hf-hub:") if place.startswith("hf:") else f"local-dir:{place}"
