@@ -11,6 +11,7 @@ CLIPH14 = _Builder
 CLIPg14 = _Builder
 CLIPG14 = _Builder
 CLIPB16plus = _Builder
+MLCDG14 = _Builder
 TinyCLIP8M16 = _Builder
 TinyCLIP39M16 = _Builder
 TinyCLIP40M32 = _Builder

@@ -88,19 +88,28 @@ def gated_mlp(x, w):
     return inner_norm(gate / (1 + np.exp(-gate)) * value, w) @ w["down/kernel"] + w.get("down/bias", 0.0)
 
 
-def turned(x, grid, rule, frequencies=None, periods=None):
-    """Queries or keys (B, A, T, E), those of the last h * w tokens turned: one complex number for each pair."""
+def turned(x, grid, rule, frequencies=None, periods=None, class_angles=None):
+    """Queries or keys (B, A, T, E), those of the last h * w tokens turned: one complex number for each pair.
+
+    With `class_angles`, the first token too.
+    """
     size, (height, width), x = x.shape[-1], grid, x.copy()
     half = rule["rotary_layout"] == "half"
     first, second = (slice(size // 2), slice(size // 2, None)) if half else (slice(0, None, 2), slice(1, None, 2))
     powers = np.array([rule["rotary_theta"] ** (-4 * k / size) for k in range(size // 4)])
     powers = powers if periods is None else 1 / periods
 
+    def turn(token, angles):
+        z = (x[:, :, token, first] + 1j * x[:, :, token, second]) * np.exp(1j * angles)
+        x[:, :, token, first], x[:, :, token, second] = z.real, z.imag
+
     def coordinate(i, n):
         if rule["rotary_coordinates"] == "unit":
             return 2 * math.pi * (2 * (i + 0.5) / n - 1)
         return (i + rule.get("rotary_offset", 0)) * (rule.get("rotary_reference") or n) / n
 
+    if class_angles is not None:
+        turn(0, class_angles)
     for row in range(height):
         for column in range(width):
             places = [coordinate(row, height), coordinate(column, width)]
@@ -109,9 +118,7 @@ def turned(x, grid, rule, frequencies=None, periods=None):
                 angles = np.concatenate([place * powers for place in places])
             else:
                 angles = places[0] * frequencies[0] + places[1] * frequencies[1]  # (A, E/2)
-            token = x.shape[2] - height * width + row * width + column
-            z = (x[:, :, token, first] + 1j * x[:, :, token, second]) * np.exp(1j * angles)
-            x[:, :, token, first], x[:, :, token, second] = z.real, z.imag
+            turn(x.shape[2] - height * width + row * width + column, angles)
     return x
 
 

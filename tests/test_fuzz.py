@@ -96,6 +96,7 @@ switches = {
     "rotary_offset": st.sampled_from([0.0, 0.5]),
     "rotary_reference": st.none() | st.integers(1, 4),
     "rotary_periods": st.sampled_from(["computed", "stored"]),
+    "rotary_class_angles": flags,
     "grid": st.tuples(st.integers(1, 4), st.integers(1, 4)),
     "channels": st.integers(1, 5),
     "classes": st.none() | st.sampled_from([1, 2, 1000]),
@@ -117,6 +118,10 @@ def encoders(draw):
         changed |= {"layer_scale": "none"}
     if drawn["rotary"] == "mixed":
         changed |= {"rotary_periods": "computed", "kv_heads": None}
+    if drawn["rotary_class_angles"] and (drawn | changed)["rotary"] == "axial":
+        changed |= {"class_token": True, "class_tokens": 1}
+    else:
+        changed |= {"rotary_class_angles": False}
     if drawn["registers"] or drawn["patch_dropout_rate"] or drawn["position_embedding"] == "none":
         changed |= {"position_injection": "stem"}
     if drawn["final_norm"] == "pooled" and drawn["pooling"] not in ("token", "gap"):
@@ -145,8 +150,9 @@ def expected_parameters(c, grid, channels, classes):
     total += c.num_layers * (2 * grid[0] * grid[1] - 1) * d if c.position_embedding == "relative" else 0
     table = ((2 * grid[0] - 1) * (2 * grid[1] - 1) + 3) * c.num_heads
     total += table * {"none": 0, "shared": 1, "blocks": c.num_layers}[c.relative_bias]
-    stored = d // c.num_heads // 4 if c.rotary_periods == "stored" else 0
-    total += {"none": 0, "axial": stored, "mixed": c.num_layers * d}[c.rotary]
+    axial = d // c.num_heads // 4 if c.rotary_periods == "stored" else 0
+    axial += d // c.num_heads // 2 if c.rotary_class_angles else 0
+    total += {"none": 0, "axial": axial, "mixed": c.num_layers * d}[c.rotary]
     if c.resnet_stages is not None:
         w = int(64 * c.resnet_width_factor)
         total += 49 * channels * w + 2 * w

@@ -40,7 +40,13 @@ MERGED |= {
     "layer_scale": "none",
     "norm_position": "post",
 }  # and takes no others
-TURNED = {"rotary": "mixed", "rotary_theta": 10.0, "rotary_layout": "interleaved", "rotary_axes": "xy"}
+TURNED = {
+    "rotary": "axial",
+    "rotary_class_angles": True,
+    "rotary_theta": 10.0,
+    "rotary_layout": "interleaved",
+    "rotary_axes": "xy",
+}
 TURNED |= {"rotary_coordinates": "grid", "rotary_offset": 1.0, "rotary_reference": 16, "rotary_periods": "stored"}
 TABLE = {"grid": (3, 5), "patch_size": 4, "num_prefix_tokens": 0}
 IN_FLOAT32 = ("PatchMask", "RelativeBias", "RotaryPositions")  # whatever the model's precision

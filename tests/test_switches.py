@@ -29,6 +29,7 @@ KINDS = {
             **GRID,
             "rotary_axes": "xy",
             "rotary_offset": 1.0,
+            "rotary_class_angles": True,  # of MLCD
         },
     },
     "radio": {

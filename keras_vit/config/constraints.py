@@ -123,6 +123,12 @@ CONSTRAINTS = (
         "Leave `rotary_periods` out.",
     ),
     FieldConstraint(
+        "learned angles of a class token are those of one such token, and all heads share them, as axial ones.",
+        {"rotary_class_angles": (True,)},
+        {"rotary": ("axial",), "has_class_token": (True,), "class_tokens": (1,)},
+        "Leave `rotary_class_angles` out.",
+    ),
+    FieldConstraint(
         "`position_injection` says where a position table is added to tokens, and there is none: relative positions "
         "are inside of every block's attention.",
         {"position_injection": ("blocks", "blocks_shared")},

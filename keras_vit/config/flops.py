@@ -404,8 +404,9 @@ def _position_parameters(config: ViTConfig, sides: tuple) -> int:
         count += layers * (2 * height * breadth - 1) * width
     bias = ((2 * height - 1) * (2 * breadth - 1) + 3) * config.num_heads
     count += bias * {"none": 0, "shared": 1, "blocks": layers}[config.relative_bias]
-    stored = width // config.num_heads // 4 if config.rotary_periods == "stored" else 0
-    return count + {"none": 0, "axial": stored, "mixed": layers * width}[config.rotary]
+    each = width // config.num_heads
+    axial = each // 4 * (config.rotary_periods == "stored") + each // 2 * config.rotary_class_angles
+    return count + {"none": 0, "axial": axial, "mixed": layers * width}[config.rotary]
 
 
 def _resnet_parameters(config: ViTConfig, channels: int) -> tuple[int, int]:

@@ -151,6 +151,8 @@ class Positions:
         rotary_reference: side r of a reference grid: index i of n becomes i * r / n; `None` for none. EVA-02's is 16.
         rotary_periods: `"computed"` from `rotary_theta`, or `"stored"` as a weight that does not learn: the authors'
             files of DINOv3 have them, rounded to bfloat16.
+        rotary_class_angles: whether the class token is turned by learned angles, as in MLCD (arXiv:2407.17331), and not
+            by 0.
     """
 
     position_embedding: str = "learned"
@@ -164,6 +166,7 @@ class Positions:
     rotary_offset: float = 0.0
     rotary_reference: int | None = None
     rotary_periods: str = "computed"
+    rotary_class_angles: bool = False
 
     def __post_init__(self) -> None:
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
@@ -176,6 +179,7 @@ class Positions:
         check_choice("rotary_coordinates", self.rotary_coordinates, ROTARY_COORDINATES)
         check_number("rotary_offset", self.rotary_offset)
         check_choice("rotary_periods", self.rotary_periods, ROTARY_PERIODS)
+        check_flag("rotary_class_angles", self.rotary_class_angles)
         if self.rotary_reference is not None:
             set_field(self, "rotary_reference", check_positive_int("rotary_reference", self.rotary_reference))
 

@@ -1,7 +1,8 @@
 """Rotary positions: attention turns queries and keys of patches by angles that stand for their row and column.
 
 A head's channels are taken in pairs, and each pair is turned as a point of the plane. The product of a query and a key
-so depends on how far apart their patches are. Prefix tokens are not turned, which is an angle of 0.
+so depends on how far apart their patches are. Prefix tokens are not turned, which is an angle of 0, but for a class
+token with learned angles.
 """
 
 import math
@@ -12,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
-from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.checks import check_choice, check_flag, check_positive_int
 from keras_vit.config.records import ROTARY_AXES, ROTARY_COORDINATES, ROTARY_LAYOUTS, ROTARY_PERIODS, ROTATIONS
 from keras_vit.layers.configurable import ConfiguredLayer, at_least_float32
 
@@ -28,7 +29,7 @@ class RotaryPositions(ConfiguredLayer):
         head_dim: D/A, width of a head, a multiple of 4.
         num_heads: A, read where angles are learned, since each head has its own.
         patch_size: P, side of a patch in pixels of the map that the patches were cut from.
-        num_prefix_tokens: tokens before the patches, which are not turned.
+        num_prefix_tokens: tokens before the patches, which are not turned but for `rotary_class_angles`.
         rotary: `"axial"`: the first half of the angles is for one axis, the second for the other. `"mixed"`: each angle
             is a learned sum of both.
         rotary_theta: frequencies are `rotary_theta ** (-4 k / head_dim)`, k = 0 ... head_dim / 4 - 1. Learned ones
@@ -40,6 +41,8 @@ class RotaryPositions(ConfiguredLayer):
         rotary_reference: side r of a grid to which i is scaled as i r / n, or `None` for none.
         rotary_periods: `"computed"`, or `"stored"`: those of axial angles, 1 over their frequencies, are a weight that
             does not learn, and has those values first.
+        rotary_class_angles: whether the first of the prefix tokens, the class token, is turned by learned angles, one
+            for each pair of channels; for axial angles alone.
 
     Call arguments:
         feature_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
@@ -71,6 +74,7 @@ class RotaryPositions(ConfiguredLayer):
         rotary_offset: float = 0.0,
         rotary_reference: int | None = None,
         rotary_periods: str = "computed",
+        rotary_class_angles: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(dtype=at_least_float32(kwargs.pop("dtype", None)), **kwargs)
@@ -79,6 +83,12 @@ class RotaryPositions(ConfiguredLayer):
         check_choice("rotary_axes", rotary_axes, ROTARY_AXES)
         check_choice("rotary_coordinates", rotary_coordinates, ROTARY_COORDINATES)
         check_choice("rotary_periods", rotary_periods, ROTARY_PERIODS)
+        check_flag("rotary_class_angles", rotary_class_angles)
+        if rotary_class_angles and (rotary != "axial" or not num_prefix_tokens):
+            raise ValueError(
+                "learned angles of a class token need that token and axial angles, which all heads share.\n"
+                f"Received: rotary_class_angles=True, rotary={rotary!r}, num_prefix_tokens={num_prefix_tokens}."
+            )
         self.head_dim = check_positive_int("head_dim", head_dim)
         self.num_heads = num_heads
         self.patch_size = patch_size
@@ -91,6 +101,7 @@ class RotaryPositions(ConfiguredLayer):
         self.rotary_offset = rotary_offset
         self.rotary_reference = rotary_reference
         self.rotary_periods = rotary_periods
+        self.rotary_class_angles = rotary_class_angles
 
     def build(self, feature_map_shape: Shape, patch_indices_shape: Shape | None = None) -> None:
         if self.rotary == "mixed":
@@ -103,6 +114,12 @@ class RotaryPositions(ConfiguredLayer):
                 shape=first.shape,
                 initializer=lambda *_, **__: ops.cast(first, self.variable_dtype),
                 trainable=False,
+            )
+        if self.rotary_class_angles:
+            deviation = (self.head_dim // 2) ** -0.5  # as transformers' MLCD begins
+            initializer = keras.initializers.RandomNormal(stddev=deviation)
+            self.class_angles = self.add_weight(
+                name="class_angles", shape=(self.head_dim // 2,), initializer=initializer
             )
 
     def call(self, feature_map: Tensor, patch_indices: Tensor = None, training: bool | None = None) -> Tensor:
@@ -127,11 +144,15 @@ class RotaryPositions(ConfiguredLayer):
             angles = axes[0] * self.frequencies[0] + axes[1] * self.frequencies[1]  # (h, w, A, D/A/2)
         else:
             frequencies = self._frequencies() if known else ops.cast(self._frequencies(), self.compute_dtype)
-            frequencies = 1 / ops.cast(self.periods, self.compute_dtype) if self.weights else frequencies
+            if self.rotary_periods == "stored":
+                frequencies = 1 / ops.cast(self.periods, self.compute_dtype)
             parts = [axis * frequencies + 0 * other for axis, other in zip(axes, axes[::-1], strict=True)]
             angles = xp.concatenate(parts, axis=-1)  # (h, w, 1, D/A/2)
         angles = xp.reshape(angles, (-1, *angles.shape[2:]))
-        angles = xp.concatenate([xp.zeros_like(angles[:1])] * self.num_prefix_tokens + [angles], axis=0)
+        prefix = [xp.zeros_like(angles[:1])] * self.num_prefix_tokens
+        if self.rotary_class_angles:
+            prefix[0] = ops.cast(self.class_angles, angles.dtype)[None, None]
+        angles = xp.concatenate([*prefix, angles], axis=0)
         cosines, sines = xp.cos(angles), xp.sin(angles)
         pairs = [(cosines, cosines), (-sines, sines)]  # of the first channels and the second ones
         table = xp.stack([_laid_out(*pair, self.rotary_layout, xp) for pair in pairs])

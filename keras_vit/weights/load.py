@@ -148,7 +148,8 @@ def fill(
     try:
         _check_unstored_fields(model, checkpoint)
         _check_pooling(checkpoint, tensors, variables)
-        report += [] if PERIODS in variables else drop_layer(tensors, PERIODS.partition("/")[0])
+        if PERIODS in tensors and PERIODS not in variables:  # the model computes them
+            report.append(f"set aside {PERIODS} {tensors.pop(PERIODS).shape}")
         _check_supported(checkpoint.path, tensors, variables)
         report += _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing)
         wanted = {path: v for path, v in variables.items() if path.split("/")[0] not in new_layers}

@@ -158,8 +158,20 @@ def huggingface_sapiens2():
     write("huggingface_sapiens2", model, config.to_dict(), hidden)
 
 
+def huggingface_mlcd():
+    """Rotary positions, with learned angles of the class token."""
+    config = transformers.MLCDVisionConfig(**TINY)
+    model = randomise(transformers.MLCDVisionModel(config))
+    write("huggingface_mlcd", model, config.to_dict(), mlcd_arrays)
+
+
+def mlcd_arrays(model, images):
+    outputs = model(pixel_values=images)
+    return {"tokens": outputs.last_hidden_state, "pooled": outputs.pooler_output}
+
+
 WRITERS = (timm_uni2, timm_qwen3, timm_deepseek, open_clip_gap, open_clip_siglip)
-WRITERS += (huggingface_aimv2_native, huggingface_sapiens2)
+WRITERS += (huggingface_aimv2_native, huggingface_sapiens2, huggingface_mlcd)
 
 if __name__ == "__main__":
     for writer in WRITERS:

@@ -23,6 +23,10 @@ RULES = {
     "eva02": dict(rotary_theta=10000.0, rotary_axes="yx", rotary_reference=16, **_GRID),
     "pe": dict(rotary_theta=10000.0, rotary_axes="xy", rotary_offset=1.0, **_GRID),
     "pe_of_timm": dict(rotary_theta=10000.0, rotary_axes="xy", rotary_offset=1.0, rotary_reference=4, **_GRID),
+    "mlcd": dict(
+        **{"rotary_theta": 10000.0, "rotary_layout": "half", "rotary_axes": "yx", "rotary_coordinates": "grid"},
+        rotary_class_angles=True,
+    ),
     "axial": dict(rotary_theta=100.0, rotary_axes="xy", **_GRID),
     "mixed": dict(rotary="mixed", rotary_theta=10.0, rotary_axes="xy", **_GRID),
 }
@@ -52,7 +56,9 @@ def test_rotation_equals_complex_numbers_on_grids_known_and_unknown(rule):
     for rotation in (layer(images(1, 12, 20, 3)), size_unknown(images(2, 12, 20, 3))):
         got = numpy(rotated(x, rotation, layer.rotary_layout))
         np.testing.assert_allclose(got, expected, atol=2e-6)
-        np.testing.assert_array_equal(got[:, :PREFIX], x[:, :PREFIX])
+        fixed = slice(int(layer.rotary_class_angles), PREFIX)
+        np.testing.assert_array_equal(got[:, fixed], x[:, fixed])
+        assert np.any(got[:, 0] != x[:, 0]) == layer.rotary_class_angles
         np.testing.assert_allclose((got**2).sum(-1), (x**2).sum(-1), rtol=1e-5)
     symbolic = layer(keras.Input((12, 20, 3)))
     assert symbolic.shape == rotation.shape
@@ -104,17 +110,17 @@ def test_places_pick_the_rows_of_the_patches_that_stay():
         np.testing.assert_array_equal(kept[example, :, :PREFIX], whole[0][:, :PREFIX])
 
 
-@pytest.mark.parametrize("rule", ["dinov3", "mixed"])
+@pytest.mark.parametrize("rule", ["dinov3", "mlcd", "mixed"])
 def test_block_equals_float64_in_each_of_its_ways(rule):
     """Inference, training, rematerialised, with the first tokens alone, and watched; and its gradients agree."""
     layer, x, width = make_rotary(rule), images(2, PREFIX + 15, HEADS * HEAD), HEADS * HEAD
     rotation, slopes = layer(images(1, 12, 20, 3)), []
-    frequencies = np.asarray(layer.frequencies, "float64") if layer.weights else None
+    learned = {weight.name: np.asarray(weight, "float64") for weight in layer.weights}
     for switches, queries in (({}, None), ({"rematerialize": True}, None), ({}, 1)):
         block = TransformerBlock(width, HEADS, 17, rotary_layout=layer.rotary_layout, **switches)
         block.build((None, None, width))
         randomise(block)
-        turn = functools.partial(oracle.turned, grid=(3, 5), rule=RULES[rule], frequencies=frequencies)
+        turn = functools.partial(oracle.turned, grid=(3, 5), rule=RULES[rule], **learned)
         expected = oracle.block(x.astype("float64"), oracle.weights_of(block), HEADS, turned=turn)
         shown = expected[:, :queries]
         for training in (False, True):
@@ -180,7 +186,12 @@ def test_rotary_positions_refuse_what_they_cannot_turn():
         ({"attention": "axial", "pooling": "gap", "position_embedding": "none"}, "attention='axial'"),
         ({"rotary_offset": 1.0}, "rotary_offset=1.0"),
         ({"rotary_layout": "pairs"}, "rotary_layout='pairs'"),
+        ({"rotary_class_angles": True, "rotary": "mixed", "rotary_coordinates": "grid"}, "rotary='mixed'"),
+        ({"rotary_class_angles": True, "pooling": "gap"}, "has_class_token=False"),
+        ({"rotary_class_angles": True, "class_tokens": 2}, "class_tokens=2"),
         ({"rotary_reference": 0, "rotary_coordinates": "grid"}, "rotary_reference=0"),
     ):
         with pytest.raises(ValueError, match=words):
             make_tiny(**{"rotary": "axial", "hidden_size": 24, "num_heads": 3} | fields)
+    with pytest.raises(ValueError, match="num_prefix_tokens=0"):
+        RotaryPositions(HEAD, HEADS, 4, rotary_class_angles=True)

@@ -109,6 +109,7 @@ def paths_of(config):
         "position_embedding/table": config.position_embedding == "learned",
         "relative_bias_shared/table": config.relative_bias == "shared",
         "rotary_positions/periods": config.rotary_periods == "stored",
+        "rotary_positions/class_angles": config.rotary_class_angles,
         "pooling/probe": config.pooling in ("map", "attentive"),
     }
     found |= {path for path, is_there in there.items() if is_there}

@@ -70,6 +70,8 @@ def test_head_outside_of_a_model_is_not_dropped_in_silence(tmp_path):
         ("huggingface_aimv2", {"is_native": True}, "position_table False, and True"),
         ("huggingface_aimv2_native", {"is_native": False}, "position_table True, and False"),
         ("huggingface_sapiens2", {"use_qk_norm": False}, "qk_norm none, and head"),
+        ("huggingface_mlcd", {"rope_parameters": {"rope_type": "linear"}}, "'linear'"),
+        ("huggingface_mlcd", {"rope_theta": 50.0}, "rope_theta=50.0, and 10000.0"),
         ("huggingface_sapiens2", {"num_key_value_heads_per_layer": [3, 3]}, r"kv_heads \(3, 3\), and \(3, 1\)"),
         ("timm_beit", {"use_shared_rel_pos_bias": True}, "relative_bias shared, and blocks"),
         ("timm_sapiens2", {"num_kv_heads": [3, 3]}, r"kv_heads \(3, 3\), and \(3, 1\) in the file"),

@@ -93,6 +93,8 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
         *((name, {"rotary_layout": "interleaved"}) for name in TOWERS),
         *((name, {"rotary_coordinates": "unit"}) for name in TOWERS),
         ("timm_deepseek", {"layer_norm_epsilon": 1e-3}),
+        ("huggingface_mlcd", {"rotary_axes": "xy"}),
+        ("huggingface_mlcd", {"rotary_layout": "interleaved"}),
     ],
 )
 def test_what_no_tensor_tells_changes_the_numbers(folder, wrong):

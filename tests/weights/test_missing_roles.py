@@ -102,6 +102,7 @@ TRANSFORMERS = {
     "huggingface_dinov2": ("clip_vision_model", "dinov3_vit", "dinov2_with_registers", "swin", "dinov3_convnext"),
     "huggingface_siglip": ("vit", "ijepa", "dpt", "qwen3_vl_vision"),
     "huggingface_clip": ("mlcd_vision_model",),
+    "huggingface_mlcd": ("clip_vision_model",),
     "huggingface_beit": ("dinov2", "radio"),
 }
 

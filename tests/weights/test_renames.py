@@ -21,6 +21,7 @@ ALWAYS = {  # without which a file is not known again
     **{f"{of}dinov2_registers": {*DINOV2, "registers"} for of in ("", "huggingface_")},
     **dict.fromkeys(("huggingface_clip", "open_clip"), CLIP),
     "huggingface_clip_classifier": {*CLIP, "head"},
+    "huggingface_mlcd": {"class", "pre_norm", "class_angles"},
     "open_clip_gap": {"class", "table", "pooled_norm"},
     **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
     **{name: {*DINOV2, "registers"} for name in ("huggingface_tipsv2", "tips")},
@@ -69,6 +70,7 @@ PARTS = {
     "timm_rope": {"class", "table", "scales", "pooled_norm", "head", "frequencies"},
     "timm_rope_registers": {"registers", "scales", "pooled_norm", "head", "no_key_bias"},
     **{f"huggingface_clip{end}": {*CLIP, "head"} for end in ("", "_classifier")},
+    "huggingface_mlcd": {"class", "pre_norm", "class_angles"},
     **{name: {"table", "map", "head"} for name in ("huggingface_siglip", "huggingface_siglip2")},
     "huggingface_pixio": {"class", "table"},
     "huggingface_radio": {"class", "table", "registers", "scales", "gated"},
@@ -148,6 +150,7 @@ def shapes_of(layout, parts, heads, each, mlp_dim, classes, side):
         "pre_norm": norm("pre_norm", width),
         "pooled_norm": norm("pooled_norm", width),
         "periods": {"rotary_positions/periods": (each,)},
+        "class_angles": {"rotary_positions/class_angles": (each,)},
         "frequencies": {f"rotary_positions_{i:02}/frequencies": (2, heads, each) for i in (0, 1, 2)},
         "scales": {f"block_{i:02}/layer_scale_{part}/gamma": (width,) for i in (0, 3, 10) for part in (1, 2)},
     }

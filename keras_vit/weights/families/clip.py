@@ -17,12 +17,13 @@ from keras_vit.config.position_tables import square_grid
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.eva import TIMM_EVA
 from keras_vit.weights.families.layout import PLAIN_PARTS, Arrays, Layout, Makers, Names, find_shape
-from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes
+from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes, UnitAxes
 from keras_vit.weights.read import CheckpointError
 
 _PATCH_KERNEL, _CHANNELS = "embeddings.patch_embedding.weight", 3
 _PARTS = {**PLAIN_PARTS, "patch_bias": (False,), "pre_norm": (True,)}
-_STYLE = dataclasses.replace(TORCH, reshapes={**TORCH.reshapes, "token": NoUnitAxes(2), "table": NoUnitAxes(1)})
+_RESHAPES = {"token": NoUnitAxes(2), "table": NoUnitAxes(1), "class_angles": UnitAxes(1, 1)}
+_STYLE = dataclasses.replace(TORCH, reshapes={**TORCH.reshapes, **_RESHAPES})
 CLIP_PHOTOS = Preprocessing(
     image_size=None,
     mean=(0.48145466, 0.4578275, 0.40821073),  # of values in [0, 1]
@@ -120,6 +121,31 @@ HF_CLIP_CLASSIFIER = dataclasses.replace(  # its head reads the mean of the patc
     read_steps=(),
     written_steps=(),
     classifier={"pooling": "gap", "final_norm": "none"},
+)
+HF_MLCD = dataclasses.replace(
+    HF_CLIP,
+    name="huggingface_mlcd",
+    requires=(*HF_CLIP.requires, rf"{_PREFIX}class_pos_emb"),
+    model_types=("mlcd_vision_model", "mlcd"),
+    names={
+        **HF_CLIP.names,
+        ("", ""): {
+            "class_token/token": "embeddings.class_embedding",
+            "rotary_positions/class_angles": "class_pos_emb",
+            "patch_embedding/projection": "embeddings.patch_embedding",
+            "pre_norm": "pre_layrnorm",
+            "encoder_norm": "post_layernorm",
+        },
+    },
+    read_steps=(),
+    written_steps=(),
+    defaults=lambda tensors: {
+        **{"rotary": "axial", "rotary_theta": 10000.0, "rotary_layout": "half", "rotary_axes": "yx"},
+        **{"rotary_coordinates": "grid", "rotary_class_angles": True},
+    },
+    parts={**_PARTS, "position_table": (False,)},
+    activation="gelu",
+    position_embedding="none",
 )
 HF_SIGLIP = Layout(
     "huggingface_siglip",

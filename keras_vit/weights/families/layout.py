@@ -47,7 +47,7 @@ PLAIN_PARTS: Mapping[str, tuple[Any, ...]] = {
 }
 ANY: tuple[Any, ...] = ()  # values of a part of which a family has every number
 # Fields that change the numbers and that most files do not store, and their usual values.
-UNSTORED_FIELDS: Mapping[str, str] = {"rotary": "none", "norm_position": "pre"}
+UNSTORED_FIELDS: Mapping[str, Any] = {"rotary": "none", "rotary_class_angles": False, "norm_position": "pre"}
 _as_written: Callable[[Collection[str]], Callable[[str], str]] = lambda names: str  # noqa: E731
 
 

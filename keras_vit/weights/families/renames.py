@@ -130,7 +130,7 @@ def _kind(layer: str) -> tuple[str, tuple[str, ...]]:
     last = layer.rpartition("/")[2]
     if last in ("kernel", "bias"):
         return "weight", ()
-    if last in ("token", "tokens", "embeddings", "table", "probe", "gamma", "frequencies", "periods"):
+    if last in ("token", "tokens", "embeddings", "table", "probe", "gamma", "frequencies", "periods", "class_angles"):
         return last, ()
     if "norm" in last:
         return "group_norm" if layer.startswith("resnet_") else "norm", ("gamma", "beta")

@@ -167,18 +167,19 @@ def _bias_fields(config: dict, place: Path) -> dict[str, str]:
 
 
 def _rotary_fields(config: dict, kind: str, place: Path) -> dict[str, Any]:
-    """Fields of the rotary positions of DINOv3 and Sapiens2.
+    """Fields of the rotary positions of DINOv3, Sapiens2 and MLCD.
 
     Raises:
         CheckpointError: for frequencies by another rule than powers of one number.
     """
-    if kind not in ("dinov3_vit", "sapiens2"):
+    if kind not in _ROPES:
         return {}
+    usual, usual_theta = _ROPES[kind]
     rope = config.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}
-    if (rule := rope.get("rope_type", "default")) != "default":
-        raise unsupported_error("rotary position", f"rope_type={rule!r}", place, "default")
-    theta = config.get("rope_theta") or 100.0  # by which alone the class computes
+    if (rule := rope.get("rope_type", usual)) not in (usual, "default"):
+        raise unsupported_error("rotary position", f"rope_type={rule!r}", place, usual)
+    theta = config.get("rope_theta") or (rope.get("rope_theta") if usual == "axial" else None) or usual_theta
     if (other := rope.get("rope_theta", theta)) != theta:
         received = f"rope_theta={theta}, and {other} in rope_parameters"
         raise unsupported_error(
@@ -187,6 +188,10 @@ def _rotary_fields(config: dict, kind: str, place: Path) -> dict[str, Any]:
     return {"rotary": "axial", "rotary_theta": theta}
 
 
+_ROPES = {  # `model_type`: the type of its rotary positions, and their theta where the config has none
+    **dict.fromkeys(("dinov3_vit", "sapiens2"), ("default", 100.0)),  # which compute by `rope_theta` alone
+    **dict.fromkeys(("mlcd_vision_model", "mlcd"), ("axial", 10000.0)),
+}
 _LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: layouts here
     **dict.fromkeys(("vit", "deit", "vit_msn", "vit_mae", "ijepa"), ("huggingface",)),
     "pixio": ("huggingface_pixio",),
@@ -205,13 +210,14 @@ _LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: lay
     "dinov2_registers": ("dinov2_registers",),  # which a user writes for a file that has no metadata
     **dict.fromkeys(("tipsv2", "tipsv2_vision_model"), ("huggingface_tipsv2", "dinov2_registers")),
     "radio": ("huggingface_radio",),
+    **dict.fromkeys(("mlcd_vision_model", "mlcd"), ("huggingface_mlcd",)),
     "sapiens2": ("huggingface_sapiens2",),
 }
 _UNSUPPORTED_TYPES = re.compile(
     r"(donut-|maskformer-)?swin(v2|2sr)?|naflexvit|(dinov3_)?convnext(v2)?|cvt|resnet|regnet|bit|levit|efficientnet|"
     r"mobile(net|vit).*|efficientformer|swiftformer|poolformer|focalnet|pvt(_v2)?|segformer|hiera|dinat|nat|van|"
     r"vit_hybrid|vivit|videomae|timesformer|vjepa2|yolos|vitdet|dpt|sam\d?(_.*)?|perceiver|hgnet_v2|"
-    r"mlcd(_vision_model)?|(qwen|deepseek|gemma4|glm).*"  # towers of language models, with other rotary positions
+    r"(qwen|deepseek|gemma4|glm).*"  # towers of language models, with other rotary positions
 )
 
 
