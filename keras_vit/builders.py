@@ -124,15 +124,19 @@ def build(
     given = _given_fields(config, pooling, config_overrides)
     head = checked_head(include_top, classes, classifier_activation, weights)
     check_weights_arguments(weights, sha256, strict, resize_method)
+    # Open: the config, and the file of the weights if there are any.
     config, source, checkpoint = _opened(config, pooling, config_overrides, weights, sha256, include_top)
     if source is None or checkpoint is None:
         inputs = images_input(input_tensor, input_shape, config, functools.partial(_infer_shape, config, None, None))
         return build_graph(inputs, ViTConfig(**config.as_dict()), head, None, name)
+    # Config: what the caller left open is the file's.
     config = ViTConfig(**_follow(checkpoint, config, given).as_dict())  # that of a model leaves nothing open
     checkpoint = drop_pooling(drop_tokens(checkpoint, config.prefix_tokens), config)
+    # Head: the file's, or a new one.
     config, head, dropped_layers, new_layers = _follow_head(
         checkpoint, config, head, "representation_size" in config_overrides
     )
+    # Graph: without values, and what the file says of the model.
     rule = resize_method or (source.record and source.record.resize_method) or None
     methods = checkpoint.resize_methods(rule)
     inputs = images_input(input_tensor, input_shape, config, lambda: _infer_shape(config, checkpoint, source.record))
@@ -142,6 +146,7 @@ def build(
     model.class_names = _names_of(checkpoint, head)
     model.provenance = find_provenance(checkpoint, source.record, config, {*given, resize_method}, methods)
     model.weights_source = checkpoint.path
+    # Fill: every weight gets its value.
     model.load_report = fill(
         model,
         checkpoint,

@@ -23,12 +23,14 @@ CHUNK_WEIGHTS = 2**20  # of a chunk, about; from a half to twice of it takes as 
 Draw = Callable[[Tensor, Tensor, tuple], Tensor]  # numbers in [0, 1) of an image, a part of it, and a shape
 
 
-def is_worthwhile(queries: Any, tokens: Any) -> Any:
+def is_worthwhile(queries: Any, tokens: Any, rate: float = 0.0) -> Any:
     """Whether weights are so many that chunks are of use, a boolean tensor where only the graph knows their number.
 
     Args:
         queries: Q, an int or a scalar.
         tokens: T, likewise.
+        rate: of the weights that are dropped. With one, chunks are of use wherever only the graph knows: a draw moves
+            a seed on, which no branch may do where seeds are mapped.
     """
     if keras.backend.backend() != "tensorflow" or plain.current_level() == "plain":
         return False
@@ -36,7 +38,39 @@ def is_worthwhile(queries: Any, tokens: Any) -> Any:
 
     if any(device.device_type != "CPU" for device in tf.config.get_visible_devices()):
         return False
-    return queries * tokens > MIN_WEIGHTS
+    many = queries * tokens > MIN_WEIGHTS
+    return many if isinstance(many, bool) or not rate else True
+
+
+def attention_where(
+    many: Any,
+    few: Callable[..., Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor = None,
+    dropout: Any = None,
+    training: bool | None = None,
+) -> Tensor:
+    """`attention` of query, key and value where `many` of `is_worthwhile` is true, else what `few` makes of them.
+
+    Args:
+        many: `True`, or a boolean tensor, by which the graph chooses.
+        few: another implementation.
+        query: as for `attention`.
+        key: likewise.
+        value: likewise.
+        bias: likewise.
+        dropout: a `keras_vit.layers` dropout of the weights, or `None`.
+        training: whether it drops.
+    """
+    rate = dropout.rate if training and dropout is not None else 0.0
+
+    def chunked() -> Tensor:
+        draw = dropout.draw_by_part() if rate else None
+        return attention(query, key, value, bias, rate, draw, training)
+
+    return chunked() if many is True else ops.cond(many, chunked, lambda: few(query, key, value))
 
 
 def attention(

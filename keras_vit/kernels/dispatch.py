@@ -53,7 +53,7 @@ def _nothing_between(facts: Facts) -> bool:
 _ROWS: Mapping[str, tuple[tuple[str, Callable[[Facts], Any], str], ...]] = {
     "dense": (
         ("tensorflow_cpu", _tensorflow, "TensorFlow joins product, bias and activation in this form"),
-        ("jax_gpu", _jax, "training on an accelerator keeps one array of it"),
+        ("jax_gpu", _jax, "it names the array that training on an accelerator keeps, and else changes nothing"),
     ),
     "layer_norm": (("tensorflow_training", _trains_on_tensorflow, "training keeps its input alone"),),
     "norm_dense": (("tensorflow_training", _trains_on_tensorflow, "training keeps the norm's input alone"),),
@@ -62,10 +62,14 @@ _ROWS: Mapping[str, tuple[tuple[str, Callable[[Facts], Any], str], ...]] = {
         ("tensorflow_training", _trains_on_tensorflow, "a norm and its product are one step, GELU is computed again"),
         ("jax_gpu", _trains_on_accelerated_jax, "training keeps named arrays, of an even number of tokens"),
     ),
-    "checkpoint": (("jax_gpu", _trains_on_accelerated_jax, "training keeps named arrays alone"),),
+    "remat": (("jax_gpu", _trains_on_accelerated_jax, "training keeps named arrays alone"),),
     "attention": (
         ("plain", lambda facts: capture.current_hook() is not None, "a hook looks at the weights"),
-        ("chunked_attention", lambda facts: facts.get("many"), "so many weights are never held at once"),
+        (
+            "chunked_attention",
+            lambda facts: facts.get("many", False) is not False,  # a tensor where only the graph knows
+            "so many weights are never held at once",
+        ),
         (
             "tensorflow_training",
             lambda facts: _trains_on_tensorflow(facts) and _nothing_between(facts),
@@ -76,6 +80,7 @@ _ROWS: Mapping[str, tuple[tuple[str, Callable[[Facts], Any], str], ...]] = {
             lambda facts: jax_gpu.is_available() and _nothing_between(facts),
             "one kernel, which never holds all weights",
         ),
+        ("tensorflow_cpu", _tensorflow, "its softmax goes without casts where it rounds once"),
     ),
     "patch_rows": (("jax_gpu", lambda facts: jax_gpu.use_patch_rows(facts.get("training")), "one product is faster"),),
 }
@@ -85,7 +90,7 @@ def select(kernel: str, **facts: Any) -> Choice:
     """Which implementation of a kernel computes here, and why.
 
     Args:
-        kernel: `"dense"`, `"layer_norm"`, `"norm_dense"`, `"mlp"`, `"block"`, `"checkpoint"`, `"attention"` or
+        kernel: `"dense"`, `"layer_norm"`, `"norm_dense"`, `"mlp"`, `"block"`, `"remat"`, `"attention"` or
             `"patch_rows"`.
         **facts: what the rows of that kernel read, as `training`.
     """
@@ -144,32 +149,22 @@ def dot_product_attention(
     Returns:
         `(B, Q, A, D/A)`.
     """
-    rate = dropout.rate if training and dropout is not None else 0
-    hook = capture.current_hook()
-    many = hook is None and chunked_attention.is_worthwhile(ops.shape(query)[1], ops.shape(key)[1])
-    if rate and not isinstance(many, bool):  # a seed moves on, which no branch may do where seeds are mapped
-        many = True
-
-    def choose(many: bool) -> str:
-        return select("attention", training=training, bias=bias, rate=rate, many=many).name
-
-    if choose(many is True) == "jax_gpu":
+    rate, hook = dropout.rate if training and dropout is not None else 0, capture.current_hook()
+    many = chunked_attention.is_worthwhile(ops.shape(query)[1], ops.shape(key)[1], rate)
+    choose = functools.partial(select, "attention", training=training, bias=bias, rate=rate)
+    name = choose(many=many).name
+    if name == "jax_gpu":
         return _named(jax_gpu.attention(query, key, value, training))
-    matrices = plain.as_matrices(query, key, value)
-
-    def compute(many: bool) -> Tensor:
-        name = choose(many)
-        if name == "chunked_attention":
-            draw = dropout.draw_by_part() if rate else None
-            return chunked_attention.attention(*matrices, bias, rate, draw, training)
-        if name == "tensorflow_training":
-            return tensorflow_training.attention(*matrices)
-        softmax = tensorflow_cpu.softmax if _tensorflow({}) else plain.softmax
-        show = None if hook is None else functools.partial(hook, layer)
-        return plain.attention(*matrices, bias, dropout, training, show, softmax)
-
-    fixed = isinstance(many, bool)
-    mixed = compute(many) if fixed else ops.cond(many, lambda: compute(True), lambda: compute(False))
+    options: dict[str, Any] = {"bias": bias, "dropout": dropout, "training": training}
+    ways: dict[str, Forward] = {
+        "plain": functools.partial(plain.attention, **options, hook=hook and functools.partial(hook, layer)),
+        "tensorflow_cpu": functools.partial(tensorflow_cpu.attention, **options),
+        "tensorflow_training": tensorflow_training.attention,
+    }
+    if name == "chunked_attention":
+        few = ways[choose(many=False).name]
+        ways[name] = functools.partial(chunked_attention.attention_where, many, few, **options)
+    mixed = ways[name](*plain.as_matrices(query, key, value))
     return _named(ops.transpose(mixed, (0, 2, 1, 3)))
 
 
@@ -211,8 +206,8 @@ def block(layer: Any, training: bool | None) -> Forward | None:
     return functools.partial(forms[name], layer) if name in forms else None
 
 
-def checkpoint(rematerialize: bool, training: bool | None) -> Callable[[Forward], Forward] | None:
+def remat(rematerialize: bool, training: bool | None) -> Callable[[Forward], Forward] | None:
     """What has a function of tensors keep less for the backward pass, or `None`."""
     if training and rematerialize:
         return keras.remat
-    return None if select("checkpoint", training=training).name == "plain" else jax_gpu.checkpoint
+    return None if select("remat", training=training).name == "plain" else jax_gpu.remat

@@ -91,7 +91,7 @@ def pad_to_even(x: Tensor | None, axis: int = 1) -> Tensor | None:
 
 
 def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None, save_after_bias: bool = False) -> Tensor:
-    """As `plain.dense`, of which `checkpoint` keeps one array.
+    """As `plain.dense`, of which `remat` keeps one array.
 
     Args:
         layer: a dense layer.
@@ -185,13 +185,13 @@ def uses_checkpoint_policy() -> bool:
 
 
 def checkpoint_name(x: Tensor, name: str) -> Tensor:
-    """`x` under a name by which `checkpoint` keeps it."""
+    """`x` under a name by which `remat` keeps it."""
     import jax
 
     return jax.ad_checkpoint.checkpoint_name(x, name)
 
 
-def checkpoint(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def remat(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`compute`, of whose tensors JAX keeps those of `SAVED_NAMES` for the backward pass, and computes the rest again.
 
     cuDNN's attention is kept too, as its gradient reads what it gave, and so are the sums of a norm, a few numbers a

@@ -4,6 +4,7 @@ A GELU by itself takes 1 ms of a block of B/16 for one image in float32 on one c
 """
 
 import functools
+from typing import Any
 
 import keras
 from keras import ops
@@ -59,6 +60,11 @@ def has_amx() -> bool:
     import tensorflow as tf
 
     return "amx_bf16" in processor_flags() and not tf.config.get_visible_devices("GPU")
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """As `plain.attention`, by the softmax below."""
+    return plain.attention(query, key, value, **options, softmax=softmax)
 
 
 def softmax(logits: Tensor, bias: Tensor = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The layers from image to logits, in that order, written with `keras.ops` only.
+"""The layers from image to logits, in that order. They are written with `keras.ops` and `keras_vit.kernels`.
 
 Axes, here and everywhere: `B` batch, `H W` image height and width in pixels, `C` channels, `P` patch
 side, `h w` patch grid, `N = h*w` patches, `T` tokens in the encoder, `D` token width, `A` heads,

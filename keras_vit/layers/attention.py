@@ -82,6 +82,7 @@ class MultiHeadAttention(Heads):
         """What the layer makes of its projections: eq. 6 to 8."""
         query, key, value = self.heads(query, key, value, rotation)
         bias = self._logit_bias(query, bias, patch_indices)
+        # eq. 6 and 7, as plain.attention
         mixed = kernels.dot_product_attention(query, key, value, bias, self.dropout, training, self)
         return self.join(mixed, training)
 
@@ -95,8 +96,8 @@ class MultiHeadAttention(Heads):
                 f"Received: rotary_layout={self.rotary_layout!r}, rotation={rotation!r:.80}."
             )
         query, key = self.split(query, self.query_norm), self.split(key, self.key_norm)
-        query = query * self.query_scale if scaled and self.query_scale is not None else query
-        if rotation is not None:
+        query = query * self.query_scale if scaled and self.query_scale is not None else query  # 1/sqrt(D_h) of eq. 6
+        if rotation is not None and self.rotary_layout is not None:
             query = rotated(query, rotation[:, :, : ops.shape(query)[1]], self.rotary_layout)
             key = rotated(key, rotation, self.rotary_layout)
         value, groups = self.split(value), self.num_heads // (self.kv_heads or self.num_heads)

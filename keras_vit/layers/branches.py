@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import keras
+
 from keras_vit.annotations import Arguments, Shape
 from keras_vit.checks import check_positive_int
 from keras_vit.config.parts import PART_FIELDS, block_parts
@@ -27,7 +29,48 @@ SWITCHES |= {
 
 
 class Branches(CastingLayer):
-    """Base of `TransformerBlock`, which has the equations."""
+    """Base of `TransformerBlock`, which has the equations.
+
+    Attributes:
+        norm_1: and the other layers inside, in the order of the data; those that a switch leaves out are `None`.
+        hidden_size: and the other arguments, which `Blocks` describes.
+    """
+
+    norm_1: keras.layers.Layer
+    attention: MultiHeadAttention
+    dropout: Dropout
+    layer_scale_1: LayerScale | None
+    stochastic_depth_1: Dropout
+    norm_2: keras.layers.Layer
+    mlp: MlpBlock | GatedMlpBlock
+    layer_scale_2: LayerScale | None
+    stochastic_depth_2: Dropout
+
+    hidden_size: int
+    num_heads: int
+    mlp_dim: int
+    dropout_rate: float
+    attention_dropout_rate: float
+    stochastic_depth_rate: float
+    activation: str
+    norm: str
+    layer_norm_epsilon: float
+    norm_position: str
+    qkv_bias: str
+    proj_bias: bool
+    mlp_bias: bool
+    gated_mlp: bool
+    qk_norm: str
+    kv_heads: int | None
+    layer_scale: str
+    layer_scale_init: float
+    attention_norm: bool
+    mlp_norm: bool
+    rematerialize: bool
+    relative_patches: int | None
+    num_prefix_tokens: int
+    rotary_layout: str | None
+    use_attention_bias: bool
 
     def __init__(
         self,
@@ -46,7 +89,9 @@ class Branches(CastingLayer):
         arguments = {name: kwargs.pop(name, default) for name, default in SWITCHES.items()}
         num_output_tokens = kwargs.pop("num_output_tokens", None)  # of files until 0.6; now `num_queries` of a call
         super().__init__(**kwargs)
-        self.keep(arguments | {name: check_positive_int(name, size) for name, size in sizes.items()})
+        arguments |= {name: check_positive_int(name, size) for name, size in sizes.items()}
+        for name, value in arguments.items():
+            setattr(self, name, value)
         self.num_output_tokens = None
         if num_output_tokens is not None:
             self.num_output_tokens = check_positive_int("num_output_tokens", num_output_tokens)
@@ -66,10 +111,27 @@ class Branches(CastingLayer):
         norm, rate = (self.layer_norm_epsilon, self.norm), self.stochastic_depth_rate
         depth = {"noise_shape": (None, 1, 1), "dtype": dtype}  # one draw for each example: stochastic depth
         self.norm_1 = layer_norm(dtype, "norm_1", *norm)
-        self.attention = self._sublayer(MultiHeadAttention, "attention", dropout_rate=self.attention_dropout_rate)
+        shared = {"layer_norm_epsilon": self.layer_norm_epsilon, "norm_kind": self.norm, "dtype": dtype}
+        self.attention = MultiHeadAttention(
+            self.hidden_size,
+            self.num_heads,
+            self.attention_dropout_rate,
+            relative_patches=self.relative_patches,
+            num_prefix_tokens=self.num_prefix_tokens,
+            qkv_bias=self.qkv_bias,
+            attention_norm=self.attention_norm,
+            rotary_layout=self.rotary_layout,
+            proj_bias=self.proj_bias,
+            qk_norm=self.qk_norm,
+            kv_heads=self.kv_heads,
+            name="attention",
+            **shared,
+        )
         self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
         self.norm_2 = layer_norm(dtype, "norm_2", *norm)
-        self.mlp = self._sublayer(GatedMlpBlock if self.gated_mlp else MlpBlock, "mlp")
+        sizes, shared = (self.hidden_size, self.mlp_dim, self.dropout_rate), shared | {"mlp_bias": self.mlp_bias}
+        shared |= {"mlp_norm": self.mlp_norm, "name": "mlp"}
+        self.mlp = GatedMlpBlock(*sizes, **shared) if self.gated_mlp else MlpBlock(*sizes, self.activation, **shared)
         self.stochastic_depth_1 = Dropout(rate, name="stochastic_depth_1", **depth)
         self.stochastic_depth_2 = Dropout(rate, name="stochastic_depth_2", **depth)
         scaled = {part.scale for part in self.parts}
@@ -77,11 +139,6 @@ class Branches(CastingLayer):
             LayerScale(self.layer_scale_init, dtype=dtype, name=name) if name in scaled else None
             for name in ("layer_scale_1", "layer_scale_2")
         )
-
-    def _sublayer(self, kind: type[CastingLayer], name: str, **others: Any) -> Any:
-        """A layer of that kind, with all arguments that this one has under the same names."""
-        known = {argument: getattr(self, argument) for argument in kind.arguments() if hasattr(self, argument)}
-        return kind(**known | {"norm_kind": self.norm} | others, dtype=self.dtype_policy, name=name)
 
     def build(self, tokens_shape: Shape) -> None:
         sublayers = (self.norm_1, self.attention, self.norm_2, self.mlp, self.layer_scale_1, self.layer_scale_2)

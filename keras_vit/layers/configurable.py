@@ -4,7 +4,7 @@ The layers inside are found by what attributes hold: publicly Keras lists those 
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import keras
@@ -121,12 +121,6 @@ class ConfiguredLayer(Unfreezable, _WithFrozenWeights, keras.layers.Layer):
         names = (name for base in own for name in inspect.signature(vars(base)["__init__"]).parameters)
         return tuple(dict.fromkeys(name for name in names if name not in ("self", "kwargs")))
 
-    def keep(self, given: Mapping[str, Any]) -> None:
-        """Makes attributes of the arguments in `given`, the `locals()` at the begin of an `__init__`."""
-        for name, value in given.items():
-            if name not in ("self", "kwargs", "__class__"):
-                setattr(self, name, value)
-
     def get_config(self) -> Arguments:
         config = {**super().get_config(), **{name: getattr(self, name) for name in self.arguments()}}
         frozen, lora = frozen_inside(self), lora_inside(self)
@@ -207,11 +201,11 @@ def dense_of(part: Part, dtype: Any, **arguments: Any) -> keras.layers.Dense:
 
 
 def recomputed(
-    layer: keras.Layer, compute: Callable[..., Tensor], checkpoint: Callable | None, x: Tensor, **optional: Tensor
+    layer: keras.Layer, compute: Callable[..., Tensor], remat: Callable | None, x: Tensor, **optional: Tensor
 ) -> Tensor:
     """`compute(x, **optional)`, which uses the variables of `layer`, evaluated anew in the backward pass.
 
-    `checkpoint` makes a function into one that keeps less for its gradient, as `keras.remat` does; with `None` all is
+    `remat` makes a function into one that keeps less for its gradient, as `keras.remat` does; with `None` all is
     kept.
 
     `keras.remat` alone would draw other dropout masks the second time, because a seed is a variable that every
@@ -219,7 +213,7 @@ def recomputed(
     at the values they had. Weights are arguments, since each has its gradient: as tensors, because a variable
     would hand its gradient on twice where nothing is traced.
     """
-    if checkpoint is None:
+    if remat is None:
         return compute(x, **optional)
     weights = layer.weights  # seeds are not among them
     drawn = [(generator.state, next_seed(generator)) for generator in _seed_generators(layer)]
@@ -229,7 +223,7 @@ def recomputed(
         with keras.StatelessScope(state_mapping=[*drawn, *zip(weights, values, strict=True)]):
             return compute(inputs[0], **dict(zip(optional, inputs[1:], strict=True)))
 
-    return checkpoint(evaluate)(x, *optional.values(), *[ops.copy(weight) for weight in weights])
+    return remat(evaluate)(x, *optional.values(), *[ops.copy(weight) for weight in weights])
 
 
 def _seed_generators(layer: keras.Layer) -> list[keras.random.SeedGenerator]:

@@ -55,6 +55,17 @@ class TransformerBlock(Branches):
     optional_inputs: tuple[str, ...] = ()
     extra_outputs: tuple[str, ...] = ()
 
+    def forward(
+        self, tokens: Tensor, training: bool | None = None, num_queries: int | None = None, **optional: Any
+    ) -> Tensor:
+        """Equations 2 and 3, in the plain form that every kernel is held to; of so many tokens, or of all."""
+        norm_1, norm_2 = self.norms_before
+        x = norm_1(tokens, training=training)
+        if num_queries is not None:
+            optional["queries"], tokens = x[:, :num_queries], tokens[:, :num_queries]
+        x = tokens + self.after_attention(self.attention(x, training=training, **optional), training)  # eq. 2
+        return x + self.after_mlp(self.mlp(norm_2(x, training=training), training=training), training)  # eq. 3
+
     def call(
         self,
         tokens: Tensor,
@@ -66,22 +77,11 @@ class TransformerBlock(Branches):
     ) -> Tensor:
         num_queries = None if kernels.current_hook() is not None else num_queries or self.num_output_tokens
         patch_indices = patch_indices if training else None  # else every patch is there
-        forward = kernels.block(self, training) or self.forward
+        forward = kernels.block(self, training) or self.forward  # `None` at inference: the forward above
         forward = functools.partial(forward, training=training, num_queries=num_queries, patch_indices=patch_indices)
         optional = {name: x for name, x in {"rotation": rotation, "bias": bias}.items() if x is not None}
-        checkpoint = kernels.checkpoint(self.rematerialize, training)
-        return recomputed(self, forward, checkpoint, self.cast_input(tokens), **optional)
-
-    def forward(
-        self, tokens: Tensor, training: bool | None = None, num_queries: int | None = None, **optional: Any
-    ) -> Tensor:
-        """Equations 2 and 3, in the plain form that every kernel is held to; of so many tokens, or of all."""
-        norm_1, norm_2 = self.norms_before
-        x = norm_1(tokens, training=training)
-        if num_queries is not None:
-            optional["queries"], tokens = x[:, :num_queries], tokens[:, :num_queries]
-        x = tokens + self.after_attention(self.attention(x, training=training, **optional), training)  # eq. 2
-        return x + self.after_mlp(self.mlp(norm_2(x, training=training), training=training), training)  # eq. 3
+        remat = kernels.remat(self.rematerialize, training)
+        return recomputed(self, forward, remat, self.cast_input(tokens), **optional)
 
     @property
     def norms_before(self) -> tuple[Any, Any]:

@@ -52,8 +52,21 @@ class Heads(CastingLayer):
     ) -> None:
         super().__init__(**kwargs)
         hidden_size, num_heads = _checked_heads(hidden_size, num_heads)
-        self.keep(locals())
-        self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None`: the kernel has it
+        self.hidden_size = hidden_size
+        self.num_heads = num_heads
+        self.dropout_rate = dropout_rate
+        self.relative_patches = relative_patches
+        self.num_prefix_tokens = num_prefix_tokens
+        self.qkv_bias = qkv_bias
+        self.attention_norm = attention_norm
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.rotary_layout = rotary_layout
+        self.norm_kind = norm_kind
+        self.proj_bias = proj_bias
+        self.projects_query = projects_query
+        self.qk_norm = qk_norm
+        self.kv_heads = kv_heads
+        self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None` once folded into `scaled_weights`
         key_size = key_size_of(hidden_size, num_heads, kv_heads)
         self.parts = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, projects_query, key_size)
         dense = {part.path: dense_of(part, self.dtype_policy) for part in self.parts}

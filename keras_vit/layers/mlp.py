@@ -43,7 +43,13 @@ class TokenMlp(CastingLayer):
     ) -> None:
         super().__init__(**kwargs)
         hidden_size, mlp_dim = check_positive_int("hidden_size", hidden_size), check_positive_int("mlp_dim", mlp_dim)
-        self.keep(locals())
+        self.hidden_size = hidden_size
+        self.mlp_dim = mlp_dim
+        self.dropout_rate = dropout_rate
+        self.mlp_norm = mlp_norm
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.norm_kind = norm_kind
+        self.mlp_bias = mlp_bias
         self.parts = mlp_parts(hidden_size, mlp_dim, self.gated_mlp, mlp_norm, mlp_bias)
         self._make_dense()
         self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon, norm_kind) if mlp_norm else None

@@ -11,6 +11,7 @@ from keras import ops
 from keras_vit import kernels
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_number
+from keras_vit.config.vit import ViTConfig
 from keras_vit.layers.configurable import ConfiguredLayer
 
 NORM_EPSILON = 1e-6
@@ -19,6 +20,11 @@ NORM_EPSILON = 1e-6
 def layer_norm(dtype: Any, name: str, epsilon: float = NORM_EPSILON, norm: str = "layer") -> keras.layers.Layer:
     """The norm of every place in the model: `"layer"` or `"rms"`."""
     return (RMSNorm if norm == "rms" else LayerNorm)(epsilon=epsilon, dtype=dtype, name=name)
+
+
+def norm_of(config: ViTConfig, name: str) -> keras.layers.Layer:
+    """What every norm outside of the blocks is."""
+    return layer_norm(None, name, config.layer_norm_epsilon, config.norm)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -113,13 +113,13 @@ class AddPositionEmbs(ConfiguredLayer):
         grid = self.grid
         if feature_map is not None:
             grid = tuple(side // self.patch_size for side in ops.shape(feature_map)[1:3])
-        return tokens + ops.cast(self._table_for(grid, tokens.shape[-1]), tokens.dtype)
-
-    def _table_for(self, grid: Any, size: int) -> Tensor:
-        """`(1, T, D)` for a grid of ints, or of scalar tensors that only the graph knows."""
         known = all(isinstance(n, int) for n in grid)
-        if known and tuple(grid) == self.grid and self.kind != "learned2d":
-            return self.table
+        if known and grid == self.grid and self.kind != "learned2d":  # the usual case: the table's own grid
+            return tokens + ops.cast(self.table, tokens.dtype)
+        return tokens + ops.cast(self._table_for(grid, known, tokens.shape[-1]), tokens.dtype)
+
+    def _table_for(self, grid: Any, known: bool, size: int) -> Tensor:
+        """`(1, T, D)` for another grid, of known ints or of scalar tensors that only the graph knows."""
         if known and self.kind in FIXED_POSITIONS:
             return _sincos_table(grid, size, self.num_prefix_tokens, self.kind)
         if self.kind in FIXED_POSITIONS:

@@ -21,7 +21,8 @@ from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.dropout import Dropout
-from keras_vit.model.head import Head, norm_of, pool_and_head
+from keras_vit.layers.norms import norm_of
+from keras_vit.model.head import Head, pool_and_head
 from keras_vit.model.input_checks import known_grid, record_for, shape_to_prepare, source_of
 from keras_vit.model.vision_transformer import VisionTransformer
 
@@ -59,7 +60,7 @@ def build_graph(
     for prefix in reversed(counts):  # each is put before those that are there
         tokens = layers.ClassToken(stddev, counts[prefix], name=f"{prefix}_token")(tokens)  # (B, T, D), eq. 1
     grid = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-    add_positions = functools.partial(_positions, config, grid, resize_method)
+    add_positions = functools.cache(functools.partial(_positions, config, grid, resize_method))  # one of each name
     if config.position_injection == "stem" and config.position_embedding in ADDED_POSITIONS:
         tokens = add_positions(name="position_embedding")(tokens, feature_map)  # eq. 1
         tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
@@ -143,23 +144,11 @@ def _encoder(
     """The encoded tokens, and what is known of them: each block takes its `optional_inputs`, and adds its outputs."""
     if config.pre_norm:
         tokens = norm_of(config, "pre_norm")(tokens)
-    feature_map, patches = optional["feature_map"], {}
-    if "patch_indices" in optional:
-        patches["patch_indices"] = optional["patch_indices"][0]
-    shared = add_positions(name="position_embedding_shared") if config.position_injection == "blocks_shared" else None
     for index in range(config.num_layers):
         if config.position_injection != "stem":
-            positions = shared or add_positions(name=f"position_embedding_{index:02}")
-            tokens = positions(tokens, feature_map)
-        if config.position_injection != "stem" and not index:
-            tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
+            tokens = _with_positions(tokens, index, optional["feature_map"], config, add_positions)
         block = _block(config, index, grid)
-        if config.rotary == "mixed" or (config.rotary == "axial" and not index):
-            name = f"rotary_positions_{index:02}" if config.rotary == "mixed" else "rotary_positions"
-            optional["rotation"] = _rotary_positions(config, name)(feature_map, **patches)
-        if config.relative_bias == "blocks" or (config.relative_bias == "shared" and not index):
-            name = f"relative_bias_{index:02}" if config.relative_bias == "blocks" else "relative_bias_shared"
-            optional["bias"] = add_bias(name=name)(feature_map, **patches)
+        optional |= _rotation_and_bias(index, optional, config, add_bias)
         given = {name: optional[name] for name in block.optional_inputs if name in optional}
         if index == config.num_layers - 1 and config.num_pooled_tokens is not None:  # eq. 4 reads no others
             given["num_queries"] = config.num_pooled_tokens
@@ -169,6 +158,30 @@ def _encoder(
     if config.final_norm == "tokens":
         tokens = norm_of(config, "encoder_norm")(tokens)  # the LayerNorm of eq. 4
     return tokens, optional
+
+
+def _with_positions(
+    tokens: Tensor, index: int, feature_map: Tensor, config: ViTConfig, add_positions: Callable[..., Any]
+) -> Tensor:
+    """The tokens for a block in front of which positions are added, by one layer of all blocks or by its own."""
+    name = "shared" if config.position_injection == "blocks_shared" else f"{index:02}"
+    tokens = add_positions(name=f"position_embedding_{name}")(tokens, feature_map)
+    return tokens if index else Dropout(config.dropout_rate, name="dropout")(tokens)
+
+
+def _rotation_and_bias(
+    index: int, optional: dict[str, Any], config: ViTConfig, add_bias: Callable[..., layers.RelativeBias]
+) -> dict[str, Tensor]:
+    """What is new for attention's positions at a block: a rotation, a bias, or nothing; what all share at the first."""
+    feature_map, new = optional["feature_map"], {}
+    patches = {"patch_indices": optional["patch_indices"][0]} if "patch_indices" in optional else {}
+    if config.rotary == "mixed" or (config.rotary == "axial" and not index):
+        name = f"rotary_positions_{index:02}" if config.rotary == "mixed" else "rotary_positions"
+        new["rotation"] = _rotary_positions(config, name)(feature_map, **patches)
+    if config.relative_bias == "blocks" or (config.relative_bias == "shared" and not index):
+        name = f"relative_bias_{index:02}" if config.relative_bias == "blocks" else "relative_bias_shared"
+        new["bias"] = add_bias(name=name)(feature_map, **patches)
+    return new
 
 
 def _rotary_positions(config: ViTConfig, name: str) -> layers.RotaryPositions:

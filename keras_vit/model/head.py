@@ -10,7 +10,7 @@ from keras_vit import layers
 from keras_vit.annotations import Tensor
 from keras_vit.config.vit import ViTConfig
 from keras_vit.layers.configurable import at_least_float32
-from keras_vit.layers.norms import layer_norm
+from keras_vit.layers.norms import norm_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +84,3 @@ def classifier(head: Head, name: str, activation: Any = None) -> keras.layers.De
     return keras.layers.Dense(
         head.classes, activation=activation, kernel_initializer="zeros", dtype=at_least_float32(), name=name
     )
-
-
-def norm_of(config: ViTConfig, name: str) -> keras.layers.Layer:
-    """What every norm outside of the blocks is."""
-    return layer_norm(None, name, config.layer_norm_epsilon, config.norm)

@@ -1,4 +1,4 @@
-"""The class of the Vision Transformers, and those inside of other models.
+"""The class of the Vision Transformers, and those inside of other models. `graph.py` has the forward pass.
 
 `keras.Model(backbone.input, head(backbone.output))` has the backbone's layers in one flat graph, and no layer that is
 the backbone. `backbone_of` makes a `VisionTransformer` of them.

@@ -33,7 +33,7 @@ _COPIES_OF_A_DIVIDED_BATCH = 4  # of its images: as they came, filled up, and cu
 # Numbers kept for one example and block: times T * D, T * M and A * T * T.
 _KEPT = (6.75, 1.65, 0.15)  # by TensorFlow with `keras_vit.kernels.tensorflow_training`
 _KEPT_BY_XLA = (9, 3, 1)
-_KEPT_BY_NAME = (7, 1, 0)  # of a block that is not being computed, where `kernels.checkpoint`
+_KEPT_BY_NAME = (7, 1, 0)  # of a block that is not being computed, where `kernels.remat`
 _KEPT_BY_DROPOUT = (5.5, 3.2, 0)  # more, where there is dropout
 _KEPT_BY_ATTENTION_DROPOUT = (0, 0, 3.5)
 _KEPT_BY_LORA_IN_MLP = (1.5, 4.5, 0)  # more, since plain gradients keep all of GELU
@@ -245,7 +245,7 @@ def _activations(model: Any, batch: int, micro_batches: int) -> int:
     numbers = max(kept)  # while one block is computed, all that is in it
     if model.config.rematerialize and learning:
         numbers += 2 * max(kept) + len(learning) * _tokens(model) * model.config.hidden_size
-    elif learning and kernels.select("checkpoint", training=True).name != "plain":
+    elif learning and kernels.select("remat", training=True).name != "plain":
         tokens, config = _tokens(model), model.config
         sizes = (tokens * config.hidden_size, tokens * config.mlp_dim * (1 + config.gated_mlp), 0)
         numbers += len(learning) * sum(factor * size for factor, size in zip(_KEPT_BY_NAME, sizes, strict=True))

@@ -83,7 +83,7 @@ ROWS = [
     ("mlp", {"tensorflow": "tensorflow_training"}, mlp, {"training": True, "activation": "gelu", "mlp_norm": True}),
     ("mlp", {"tensorflow": "tensorflow_training"}, mlp, {"training": True, "gated": True}),
     ("attention", {"tensorflow": "tensorflow_training", "jax": "jax_gpu"}, attention, {"training": True}),
-    ("attention", {"jax": "jax_gpu"}, attention, {"queries": 5}),
+    ("attention", {"tensorflow": "tensorflow_cpu", "jax": "jax_gpu"}, attention, {"queries": 5}),
     ("attention", {"tensorflow": "chunked_attention"}, attention, {"many": True, "training": True}),
     ("attention", {"tensorflow": "chunked_attention"}, attention, {"many": True, "queries": 5}),
     ("attention", {"tensorflow": "chunked_attention"}, attention, {"many": True, "bias": mask(2, 1, 1, 7)}),
@@ -205,7 +205,7 @@ def test_implementation_gives_what_plain_does_on_a_gpu(case):
 
 def test_every_row_of_the_dispatch_is_tested():
     tested = {(kernel, name) for kernel, implementations, *_ in ROWS for name in implementations.values()}
-    elsewhere = {("layer_norm", "tensorflow_training"), ("checkpoint", "jax_gpu")}  # test_tensorflow_training, ...
+    elsewhere = {("layer_norm", "tensorflow_training"), ("remat", "jax_gpu")}  # test_tensorflow_training, ...
     rows = {(kernel, name) for kernel, found in kernels.dispatch._ROWS.items() for name, *_ in found if name != "plain"}
     assert rows == tested | elsewhere
 

@@ -5,6 +5,7 @@ import tensorflow as tf
 from conftest import images, numpy, randomise
 
 from keras_vit.layers import MlpBlock, TransformerBlock
+from keras_vit.layers.branches import SWITCHES, Branches
 
 
 def make_block(**arguments):
@@ -182,3 +183,7 @@ def test_mlp_drops_after_the_activation_and_after_the_second_layer():
 def test_output_tokens_must_be_positive():
     with pytest.raises(ValueError, match="num_output_tokens=0"):
         TransformerBlock(12, 3, 17, num_output_tokens=0)
+
+
+def test_every_switch_of_a_block_is_declared_in_its_class():
+    assert SWITCHES.keys() - Branches.__annotations__.keys() == set()

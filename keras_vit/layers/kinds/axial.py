@@ -47,7 +47,8 @@ class AxialHalfBlock(TransformerBlock):
                 "axial attention computes every token, and has no relative positions.\n"
                 f"Received: num_output_tokens={self.num_output_tokens}, relative_patches={self.relative_patches}."
             )
-        self.keep(locals())
+        self.axis = axis
+        self.patch_size = patch_size
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
