@@ -406,9 +406,9 @@ def file_in(path: FilePath) -> Path:
 
 
 def lone_file(folder: Path, is_wanted: Callable[[TensorFile | ShardedFile], bool]) -> Path | None:
-    """The only `.npz`, `.pt` or `.pth` in a folder; of a few the only one that is wanted."""
+    """The only `.npz`, `.pt` or `.pth` in a folder that is wanted; `None` of none, several or very many."""
     found = sorted(file for file in folder.iterdir() if file.suffix in _LONE and file.is_file())
-    if 1 < len(found) <= _MOST_LOOKED_AT:
+    if len(found) <= _MOST_LOOKED_AT:
         with contextlib.suppress(CheckpointError):  # of a file that cannot be read, which another error names
             found = [file for file in found if is_wanted(scan_any(file))]
     return found[0] if len(found) == 1 else None
