@@ -129,11 +129,13 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
     optimizer, without a loss. What is trained are the towers themselves: save those.
 
     Example:
-        >>> image = keras_vit.ViTTi16(num_layers=1, input_shape=(32, 48, 3), include_top=False)
+        >>> image = keras_vit.ViTTi16(input_shape=(32, 48, 3), include_top=False)
         >>> config = keras_vit.TextConfig(64, 8, 16, 1, num_heads=2, mlp_dim=32)
-        >>> both = keras_vit.ContrastiveModel(image, keras_vit.build_text(config, projection_size=192))
-        >>> both.compile(keras_vit.AdamW(1e-3))
-        >>> history = both.fit({"images": images, "ids": np.zeros((2, 8), "int32")}, verbose=0)
+        >>> text = keras_vit.build_text(config, projection_size=192)
+        >>> both = keras_vit.ContrastiveModel(image, text)
+        >>> found = both({"images": images, "ids": np.zeros((2, 8), "int32")})
+        >>> tuple(found["texts"].shape)
+        (2, 192)
 
     Args:
         image: an image tower with one embedding `(B, E)` for each image; or any Keras model of that output, as a dense
