@@ -161,11 +161,12 @@ def test_folder_of_an_encoder_is_a_model_for_all_that_needs_no_classes(run, phot
     folder = GOLDEN / "encoders" / "huggingface_dinov2_registers"
     code, lines, _ = run("evaluate", folder, "--data", photos, "--probe", "knn", "--neighbours", "2", "--json")
     assert (code, json.loads("".join(lines))["kind"]) == (0, "knn")
-    for command in (("evaluate", folder, "--data", photos), ("predict", "photo.jpg", "--model", folder)):
+    photo = next(photos.rglob("*.jpg"))
+    for command in (("evaluate", folder, "--data", photos), ("predict", photo, "--model", folder)):
         code, _, error = run(*command)
         assert code == 1
         assert_one_line(error, "the weights must have a classifier.*finetune --weights")
     tower = GOLDEN / "encoders" / "huggingface_clip"
-    code, _, error = run("predict", "photo.jpg", "--model", tower)
+    code, _, error = run("predict", photo, "--model", tower)
     assert code == 1
     assert_one_line(error, "an image tower. Its output is an embedding.*zero_shot")

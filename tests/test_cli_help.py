@@ -42,6 +42,7 @@ def test_every_command_is_looked_at():
         "evaluate",
         "embed",
         "duplicates",
+        "search",
         "vtab",
         "predict",
         "recipes",

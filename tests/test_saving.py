@@ -49,7 +49,13 @@ TURNED = {
 }
 TURNED |= {"rotary_coordinates": "grid", "rotary_offset": 1.0, "rotary_reference": 16, "rotary_periods": "stored"}
 TABLE = {"grid": (3, 5), "patch_size": 4, "num_prefix_tokens": 0}
-IN_FLOAT32 = ("PatchMask", "RelativeBias", "RotaryPositions")  # whatever the model's precision
+IN_FLOAT32 = (
+    "PatchMask",
+    "RelativeBias",
+    "RotaryPositions",
+    "TextMask",
+    "TextPooling",
+)  # whatever the model's precision
 LAYERS = {
     "StdConv2D": {"filters": 6, "kernel_size": 3, "strides": 2, "padding": "same", "use_bias": False},
     "ResNetRoot": {"width": 64},
@@ -61,6 +67,10 @@ LAYERS = {
     "PatchColumn": {"patch_size": 4},
     "PatchMask": {"num_prefix_tokens": 2},
     "ZeroPadding": {},
+    "TokenEmbedding": {"vocabulary_size": 9, "hidden_size": 12, "scale_tokens": True},
+    "TextPositions": {"max_length": 7, "kind": "sincos"},
+    "TextMask": {"causal": True, "pad_id": 1},
+    "TextPooling": {"kind": "end", "end_id": 2, "pad_id": 1},
     "ClassToken": {"stddev": 0.02, "count": 3},
     "RegisterTokens": {"count": 3, "num_prefix_tokens": 2},
     "AddPositionEmbs": TABLE | {"kind": "sincos2d", "resize_method": "bilinear"},

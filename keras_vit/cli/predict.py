@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_vit.checks import ArgumentError, check_positive_int, cores
 from keras_vit.cli import engines
-from keras_vit.cli.models import check_model, load_model_and_run, output_names
+from keras_vit.cli.models import check_model, load_model_and_run, load_zero_shot, output_names
 from keras_vit.cli.terminal import check_photos_exist, loading, path, quiet_start, say_error
 from keras_vit.embedding.photo_lists import list_photos, photo_key, photo_location
 from keras_vit.files import atomic_write
@@ -24,7 +24,6 @@ from keras_vit.images.numpy_pipeline import preprocess
 from keras_vit.images.read import ImageError, read_image, read_photo
 from keras_vit.images.resizing import least_size
 from keras_vit.pages.formatting import check_table_place, duration, plural, printable, printable_json, spreadsheet_cell
-from keras_vit.runs.load import load_zero_shot
 from keras_vit.silence import silent_descriptor, visible_stderr
 
 _TOP = 5  # classes that an answer names
@@ -60,7 +59,7 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
         metavar="NAME",
         help="weights of a model given by name, as B/16; by default those with ImageNet's 1,000 classes",
     )
-    words = "what to look for, with commas, as cat,dog: by the text tower of --model, as clip/B16, without training"
+    words = "what to look for, with commas, as cat,dog: by the text tower of --model; by default its own classes"
     new.add_argument("--classes", metavar="NAMES", help=words)
     prompts = "for --classes: imagenet or imagenet-7, or a prompt with {}; by default 'a photo of a {}.'"
     new.add_argument("--templates", metavar="PROMPTS", help=prompts)

@@ -16,7 +16,7 @@ from keras_vit.config.parts import LAYER_SCALES, NORM_POSITIONS, PART_FIELDS, QK
 from keras_vit.renamed import accepts_old_names
 
 POOLINGS = ("token", "gap", "token_gap", "map", "attentive", "none")
-ACTIVATIONS = ("gelu_tanh", "gelu", "quick_gelu", "relu")
+ACTIVATIONS = ("gelu_tanh", "gelu", "quick_gelu")
 CLASS_TOKEN_REDUCTIONS = ("mean", "concatenated")
 NORMS = ("layer", "rms")
 QK_NORMS = ("none", "head", "width")

@@ -81,7 +81,8 @@ def tip_adapter(
 
     Example:
         >>> photos, texts = np.eye(3), np.eye(3)[[1, 2]]
-        >>> keras_vit.tip_adapter(photos, keys=np.eye(3)[:1], labels=[1], class_embeddings=texts)[0].round(2).tolist()
+        >>> found = keras_vit.tip_adapter(photos, photos[:1], [1], texts)
+        >>> found[0].round(2).tolist()
         [0.0, 1.0]
 
     Args:

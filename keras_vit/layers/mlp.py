@@ -9,7 +9,7 @@ from keras_vit import kernels
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.config.parts import mlp_parts
-from keras_vit.config.records import ACTIVATIONS
+from keras_vit.config.text import TEXT_ACTIVATIONS
 from keras_vit.layers.configurable import CastingLayer, dense_of
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.norms import NORM_EPSILON, layer_norm
@@ -113,7 +113,7 @@ class MlpBlock(TokenMlp):
         self, hidden_size: int, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs: Any
     ) -> None:
         super().__init__(hidden_size, mlp_dim, dropout_rate, **kwargs)
-        check_choice("activation", activation, ACTIVATIONS)
+        check_choice("activation", activation, TEXT_ACTIVATIONS)
         self.activation = activation
 
     def _make_dense(self) -> None:

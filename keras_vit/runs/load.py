@@ -10,7 +10,7 @@ import math
 import os
 import random
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -258,35 +258,6 @@ def load_any(given: str, weights: str | None = None, needs_head: bool = True) ->
     if variant is not None and variant in RESNETS:
         return build_resnet(variant, has_head, named), RunFacts()
     return build(variant, has_head, named), RunFacts()
-
-
-def load_zero_shot(
-    given: str, weights: str | None, classes: Sequence[str], templates: str | None
-) -> tuple[Any, RunFacts]:
-    """A classifier of what `classes` are called, by both towers of a source.
-
-    Args:
-        given: a name, a file or a folder.
-        weights: of a variant, in place of the usual ones.
-        classes: names of the classes.
-        templates: as for `keras_vit.zero_shot`.
-    """
-    from keras_vit.text_builders import build_text, zero_shot
-    from keras_vit.weights.resolve import find_text_file
-
-    found = variant_and_weights(given, weights)
-    if found is None:
-        raise ValueError(
-            "classes in words need both towers of CLIP, SigLIP or their like.\n"
-            f"Received: {given}, the folder of a run or a .keras file. Pass a folder with both, or a name as clip/B16."
-        )
-    variant, named = found
-    text, model = build_text(weights=find_text_file(named, variant)), named
-    if variant is not None:
-        model = load_any(given, weights, needs_head=False)[0]
-    kind = "sigmoid" if text.logit_bias else "softmax"
-    model = zero_shot(model, classes=classes, templates=templates, text=text, classifier_activation=kind)
-    return model, RunFacts(tuple(classes))
 
 
 def _embeds(file: WeightsFile) -> bool:

@@ -357,11 +357,11 @@ def _check_fits(model: Any, source: Source, task: Task) -> None:
 
 
 def _check_order(model: Any, names: Sequence[str]) -> None:
-    """Raises for data whose classes are those of the model's trained head in another order."""
+    """Raises for data whose names are those of the model's trained head in another order."""
     known = model.class_names or ()
     if known != tuple(names) and sorted(known) == sorted(names):
         raise ValueError(
-            "the data must have the classes of the model in the same order, since its head is kept.\n"
+            "the data must have the names of the model in the same order, since its head is kept.\n"
             f"Received: {', '.join(names)[:200]}, where the model has {', '.join(known)[:200]}."
         )
 

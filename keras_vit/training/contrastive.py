@@ -82,6 +82,10 @@ def _pair(rows: Any) -> tuple[Tensor, Tensor]:
 def recall(images: npt.ArrayLike, texts: npt.ArrayLike, most: tuple[int, ...] = (1, 5, 10)) -> dict[str, float]:
     """How often a pair is among the nearest of its photo, and of its text.
 
+    Example:
+        >>> keras_vit.recall(np.eye(3), np.eye(3), (1,))
+        {'image_to_text_1': 1.0, 'text_to_image_1': 1.0}
+
     Args:
         images: `(N, E)`; row i belongs to row i of the texts. Of any length.
         texts: `(N, E)`.

@@ -28,6 +28,7 @@ from keras_vit.weights.registry.augreg import looks_like_augreg
 from keras_vit.weights.registry.record import display_name
 
 _SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".pth.tar", ".bin", INDEX)
+_USUAL_NAMES = ("model.safetensors", "pytorch_model.bin")  # which some records have; other names are of one model
 _LOGGER = logging.getLogger("keras_vit")
 _RANDOM = ("", "false", "none", "null", "random", "scratch")  # which other software takes for no weights
 _HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@(\w[\w./-]*))?")
@@ -201,7 +202,8 @@ def _from_folder(folder: Path, variant: str | None, sha256: str | None) -> Weigh
     for record in all_records():
         if record.variant == variant and (path := _find_below(folder, record.path)):
             found.setdefault(path, record)
-    if not found and (file := file_in(folder)) != folder:
+    places = {Path(record.path).name for record in all_records()}
+    if not found and (file := file_in(folder)) != folder and (file.name in _USUAL_NAMES or file.name not in places):
         found[file] = None
     if len(found) != 1:
         files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or "no such file"

@@ -89,6 +89,7 @@ def job(tmp_path):
     out = tmp_path / "vectors"
     out.mkdir()
     facts = dict.fromkeys(Manifest.__dataclass_fields__, "") | {"preprocessing": {}, "form": "npz", "file": None}
+    facts |= {"threads": 1, "batch_size": 4, "precision": None, "weights": None}
     facts |= {"photos": 12, "part": 5, "width": WIDTH, "outputs": "features", "photos_sha256": listed.fingerprint()}
     manifest = Manifest(**facts | {"top": str(photos)})
     manifest.write(out)

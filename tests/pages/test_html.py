@@ -46,7 +46,7 @@ def report_of(name):
         "subtitle": name,
         "panel": Panel(name, [(name, "0.3333")], [name], [section]),
         "curves": Section("Training", picture=picture, alt=name),
-        "bad_images": [(name, name)],
+        "left_out": [(name, name)],
         "configuration": [name],
     }
 
@@ -72,7 +72,7 @@ def test_page_is_well_formed_and_no_name_does_anything(tmp_path, name, shown):
 
 
 def test_sections_without_facts_are_left_out(tmp_path):
-    facts = report_of("a") | {"bad_images": []}
+    facts = report_of("a") | {"left_out": []}
     assert re.findall("<h2>(.*?)</h2>", page_of(tmp_path, **facts)) == ["a", "Training", "Configuration"]
     needed = {name: facts[name] for name in ("title", "subtitle", "panel")}
     assert re.findall("<h2>(.*?)</h2>", page_of(tmp_path, **needed)) == ["a"]

@@ -144,7 +144,7 @@ def test_folder_with_bad_files_trains_on_the_rest_and_names_them(tmp_path):
     assert sorted(lines) == sorted(f"{folder / name}\t{reason}" for name, reason in BAD.items())
     config = read(result.out, "config.json")
     assert sum(config["data"]["sizes"].values()) == 3 * 12 + len(ODD)
-    report = (result.out / "report.html").read_text()
+    report = re.sub("<[^>]+>|\\n", "", (result.out / "report.html").read_text())  # an ending has a tag of its own
     assert all(name in report for name in (*BAD, r"x\udcff.jpg"))
 
 

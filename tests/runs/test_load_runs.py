@@ -43,11 +43,14 @@ def run(folder, tmp_path):
 
 
 @pytest.fixture
-def predict(capfd):
+def predict(capfd, tmp_path):
     """The error lines of `keras-vit predict` with a model that must be refused."""
 
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(b"no photo, which is not reached")
+
     def predict(model):
-        assert cli.main(["predict", "photo.jpg", "--model", str(model)]) == 1
+        assert cli.main(["predict", str(photo), "--model", str(model)]) == 1
         lines = capfd.readouterr().err.splitlines()
         assert len(lines) == 1
         assert len(lines[0]) < 700

@@ -47,5 +47,5 @@ def test_norms_of_file_and_model_must_stand_in_the_same_places(tmp_path):
     assert read_checkpoint(noted).fields["norm_position"] == "post"
     other = keras_vit.build(behind.replace(qkv_bias="all"), **top)
     for layout in ("official", "huggingface"):
-        with pytest.raises(CheckpointError, match="norm_position='pre' of such a file"):
+        with pytest.raises(CheckpointError, match="takes files of this layout as norm_position='pre'"):
             keras_vit.save_checkpoint(other, tmp_path / f"x{LAYOUTS[layout].suffix}", layout)
