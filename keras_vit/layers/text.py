@@ -164,7 +164,8 @@ class TextPooling(ConfiguredLayer):
 
     Example:
         >>> tokens, ids = np.arange(6.0).reshape(1, 3, 2), np.array([[5, 9, 0]])
-        >>> [float(each) for each in keras_vit.layers.TextPooling("argmax")(tokens, ids)[0]]
+        >>> pooled = keras_vit.layers.TextPooling("argmax")(tokens, ids)
+        >>> [float(each) for each in pooled[0]]
         [2.0, 3.0]
     """
 
