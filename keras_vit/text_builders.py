@@ -54,7 +54,7 @@ def build_text(
         include_top: whether to end in the projection to E, if there is one; else the pooled place `(B, D)`.
         weights: `None` for random initialisation; or a published name with both towers, `"hf:owner/repository"`, or the
             path of a file or folder.
-        pooling: `"none"` for all places behind the last norm `(B, T, D)`, without the top.
+        pooling: `"none"` for all places after the last norm `(B, T, D)`, without the top.
         max_length: T, ids of a text; by default as many as the file has positions.
         name: of the model.
         sha256: hexadecimal digest that the file must have.

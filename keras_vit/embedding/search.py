@@ -22,7 +22,7 @@ def search_photos(
 ) -> Neighbors:
     """Finds the photos of a job of `keras-vit embed` that are nearest to what a text says.
 
-    Photos and texts have one space: that of the embeddings behind both projections. So vectors of a tower with a
+    Photos and texts have one space: that of the embeddings after both projections. So vectors of a tower with a
     projection must be its `logits`, and not the features before it.
 
     Args:
@@ -49,7 +49,7 @@ def search_photos(
         )
     if manifest.outputs == "features" and _has_projection(str(model), manifest.weights):
         raise ArgumentError(
-            "vectors for a search must be embeddings behind the projection, which texts are compared with.\n"
+            "vectors for a search must be embeddings after the projection, which texts are compared with.\n"
             f"Received: features, in {printable(folder)}. Embed the photos anew with `--outputs logits`.",
             parameters=("vectors",),
         )

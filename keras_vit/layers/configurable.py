@@ -63,7 +63,7 @@ class Dense(_WithFrozenWeights, keras.layers.Dense):
         store[_LORA_SCALE] = np.float32(self.lora_alpha / self.lora_rank)
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads LoRA as it is where both have it; into a layer without, merged; weights without it beside a new A."""
+        """Loads LoRA as it is where both have it; into a layer without, merged; weights without it next to a new A."""
         names = [*store.keys()]
         if _LORA_SCALE in names:
             self._load_lora({name: np.asarray(store[name]) for name in names})
@@ -265,7 +265,7 @@ def frozen_inside(layer: keras.Layer) -> list[str]:
 
 
 def lora_inside(layer: keras.Layer) -> dict[str, tuple[int, float | None]]:
-    """`(rank, alpha)` of the dense layers of ours with LoRA inside a layer, by their paths."""
+    """`(rank, alpha)` of this package's dense layers with LoRA inside a layer, by their paths."""
     found = {}
     for part in _parts(layer):
         if isinstance(part, Dense) and part.lora_enabled:

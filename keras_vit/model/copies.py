@@ -357,7 +357,7 @@ def _check_front(model: keras.Model, encoder: ImageModel) -> None:
         raise TypeError(
             "layers of your own in front of an encoder are not served: what pixels they take is not known.\n"
             f"Received: {model.name!r} with {', '.join(map(repr, own)) or f'{len(fronts)} calls of the encoder'}. Put "
-            "what they compute into the encoder's `preprocessing`, or behind it."
+            "what they compute into the encoder's `preprocessing`, or after it."
         )
 
 

@@ -132,7 +132,7 @@ def naflex(model: VisionTransformer) -> NaFlexModel:
 
 
 def _outputs(model: VisionTransformer, inputs: dict[str, Tensor]) -> Tensor:
-    """What the layers of `model`, each behind the one before it, make of the inputs."""
+    """What the layers of `model`, each after the one before it, make of the inputs."""
     there, bias = layers.PatchMask(model.config.num_prefix_tokens, name="patch_mask")(inputs["mask"])
     x = layers.PatchColumn(model.config.patch_size, name="patch_column")(inputs["patches"])  # (B, N P, P, C)
     for layer in model.layers:
@@ -142,7 +142,7 @@ def _outputs(model: VisionTransformer, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def _optional(layer: Any, grids: Tensor, there: Tensor, bias: Tensor) -> dict[str, Tensor]:
-    """What a layer takes beside the tokens."""
+    """What a layer takes besides the tokens."""
     if isinstance(layer, layers.AddPositionEmbs):
         return {"grids": grids}
     if isinstance(layer, (layers.TransformerBlock, layers.AttentionPooling)):

@@ -237,7 +237,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
-        """Names of the columns that a table of answers has beside `path` and `status`; arguments as of `answer`."""
+        """Names of the columns that a table of answers has besides `path` and `status`; arguments as of `answer`."""
 
     @abc.abstractmethod
     def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:

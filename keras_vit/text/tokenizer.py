@@ -128,8 +128,8 @@ class _ByTokenizers:
         self.model.no_truncation()
         (whole,), (bare,) = self(["a"]), ([*self.model.encode("a", add_special_tokens=False).ids],)
         begin = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
-        behind = whole[begin + len(bare) :]
-        self.start, self.end = (whole[0] if begin else None), (behind[-1] if behind else None)
+        after = whole[begin + len(bare) :]
+        self.start, self.end = (whole[0] if begin else None), (after[-1] if after else None)
         self.size, self.padding = self.model.get_vocab_size(), 0
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:

@@ -230,7 +230,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._epoch, self._epoch_start, self._batch = epoch, step, 0
         self._save(0)
         self._writer.wait()
-        self._has_looked = False
+        self._has_searched = False
 
     def discard(self) -> None:
         """Removes all checkpoints with their folder, once the run has ended; other files stay."""

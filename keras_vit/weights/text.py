@@ -165,7 +165,7 @@ def _recognize(names: Mapping[str, Any], path: Path) -> tuple[Layout, str]:
     return max(found, key=lambda pair: (len(pair[0].requires) + len(pair[0].forbids), -len(pair[1])))
 
 
-def _config_beside(path: Path) -> dict:
+def _folder_config(path: Path) -> dict:
     """What the JSON file in the folder of the weights says, under the name of its software; empty without one."""
     for name, software in (("open_clip_config.json", "open_clip"), ("config.json", "transformers")):
         both = name == "open_clip_config.json" and path.name.startswith(("model", "pytorch_model"))
@@ -179,7 +179,7 @@ def _config_beside(path: Path) -> dict:
 
 def _stated(row: Layout, path: Path, names: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> tuple[str, Fields]:
     """What no tensor says, and who says it."""
-    config = _config_beside(path)
+    config = _folder_config(path)
     if "open_clip" in config:
         return "open_clip_config.json", _of_open_clip(_part(config["open_clip"], "model_cfg"), row)
     if "transformers" in config and row.name in ("huggingface_text", "huggingface_siglip_text", "tips_text"):

@@ -21,7 +21,7 @@ from keras_vit.layers.norms import layer_norm
 from keras_vit.renamed import by_old_name
 from keras_vit.text.tokenizer import Pieces, Tokenizer
 
-_WIDTHS = 16  # ids of causal towers are cut to a multiple of it behind the longest end
+_WIDTHS = 16  # ids of causal towers are cut to a multiple of it after the longest end
 _TOKENIZER, _PIECES = "tokenizer.json", "pieces"  # files of a tokenizer in a `.keras` archive
 
 

@@ -1,7 +1,7 @@
 """The layouts of timm's Vision Transformers: kernels as torch has them, and query, key and value in one matrix.
 
 Two are image towers of language models: that of Qwen3-VL and Qwen3.5 (arXiv:2511.21631), and DeepSeek-V4's. The tokens
-are those of timm's `forward_features`: what merges patches behind them for the language model is left out.
+are those of timm's `forward_features`: what merges patches after them for the language model is left out.
 """
 
 import dataclasses

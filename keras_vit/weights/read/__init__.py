@@ -130,7 +130,7 @@ class TensorFile:
 
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[BinaryIO]:
-        """The file, open; raises unless it is the one that was scanned, before it is read and behind that."""
+        """The file, open; raises unless it is the one that was scanned, before it is read and after that."""
         with _open(self.path) as file:
             self._check_identity(file)
             yield file
