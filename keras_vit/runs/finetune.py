@@ -38,6 +38,7 @@ from keras_vit.runs.resume_check import (
     check_unchanged,
     find_unfinished,
     original_options,
+    original_plan,
     read_unfinished_config,
     remove_leftovers,
     resume_fingerprint,
@@ -124,11 +125,12 @@ def finetune(
     began = time.monotonic()
     first = Path(out) == shared_run_dir(out)  # of several processes the first decides what goes on
     longer = find_longer(out, options) if first else None
-    earlier = UnfinishedRun(longer) if longer else find_unfinished(out, options.resume if first else "auto")
+    earlier = UnfinishedRun(longer, True) if longer else find_unfinished(out, options.resume if first else "auto")
     check_installed("matplotlib", "it draws the pictures of a run", "train")
     check_installed("jinja2", "it fills in the report of a run", "train")
     print_fn(f"Fine-tuning into {printable(shared_run_dir(out))}")
-    preparation = prepare(data, original_options(options, earlier), print_fn)
+    begun = original_plan(options, earlier)
+    preparation = prepare(data, original_options(options, earlier), print_fn, begun)
     asked = dataclasses.replace(preparation.options, accumulation_steps=options.accumulation_steps)
     preparation = dataclasses.replace(preparation, options=asked)
     configuration = run_configuration(preparation, data, out)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError
 from keras_vit.files import expand_path, json_object, remove_partial_files
-from keras_vit.pages.formatting import printable
+from keras_vit.pages.formatting import plural, printable
 from keras_vit.runs.load import RunFacts, read_facts
 from keras_vit.runs.messages import result_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
@@ -95,12 +95,12 @@ def find_longer(out: FilePath, options: FinetuneOptions) -> dict[str, Any] | Non
             return None
         keeps_rate = recipe["schedule"] == "linear" and plan["final_learning_rate"] == plan["learning_rate"]
         keeps_rate |= recipe["schedule"] == "rsqrt" and not recipe["cooldown_steps"]
-        is_whole = plan["steps"] == plan["epochs"] * plan["steps_per_epoch"]
+        keeps_size = len(config.get("image_sizes", ())) < 2
     except (ValueError, TypeError, KeyError):  # not as a run writes it
         return None
     faults = {
         f"whose learning rate falls up to its last step ({recipe['schedule']})": keeps_rate,
-        "whose last epoch has fewer steps than the others": is_whole,
+        "whose images grew up to its last epochs": keeps_size,
         "which was stopped early": "stopped" not in result,
         "whose devices shared the model": options.layout == "none",
         f"which has no {LAST} of it": read_stamp(folder / LAST) is not None,
@@ -108,8 +108,8 @@ def find_longer(out: FilePath, options: FinetuneOptions) -> dict[str, Any] | Non
     if fault := next((fault for fault, is_well in faults.items() if not is_well), None):
         raise ArgumentError(
             "a finished run cannot always be made longer.\n"
-            f"Received: {str(out)!r}, a finished run of {plan['epochs']} epochs, {fault}. Train a new one: give these "
-            "options with another `out`.",
+            f"Received: {str(out)!r}, a finished run of {plural(plan['epochs'], 'epoch')}, {fault}. Train a new one: "
+            "give these options with another `out`.",
             parameters=("out",),
         )
     return config

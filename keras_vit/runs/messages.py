@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit.config.progressive_resizing import ResolutionStage
 from keras_vit.images.validation import count_reasons
-from keras_vit.pages.formatting import columns, duration, format_facts, printable
+from keras_vit.pages.formatting import columns, duration, format_facts, plural, printable
 from keras_vit.runs.run_files import REPORT
 from keras_vit.tasks import Task
 
@@ -41,7 +41,7 @@ def plan_lines(model: "keras.Model", learning: int, plan: "Plan", stages: Sequen
     size, parameters = "x".join(map(str, model.input_shape[1:])), model.count_params()
     share = "all learn" if learning == parameters else f"{learning:,} learn"
     yield from format_facts("model", f"{model.name}: {parameters:,} parameters, {share}; images of {size}")
-    steps = f"{plan.steps:,} steps of {plan.batch_size} images in {plan.epochs:,} epochs"
+    steps = f"{plan.steps:,} steps of {plan.batch_size} images in {plural(plan.epochs, 'epoch')}"
     yield from format_facts("recipe", f"{plan.recipe.name}: {steps}, learning rate {plan.learning_rate:g}")
     passes = round(plan.steps * plan.batch_size / plan.num_images)
     if passes != plan.epochs:

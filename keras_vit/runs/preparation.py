@@ -9,7 +9,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,17 @@ class Preparation:
     devices: int
 
 
-def prepare(data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any]) -> Preparation:
-    """Opens the data, builds and compiles the model, and refuses what cannot be trained."""
+def prepare(
+    data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any], begun: Mapping[str, int] | None = None
+) -> Preparation:
+    """Opens the data, builds and compiles the model, and refuses what cannot be trained.
+
+    Args:
+        data: as `finetune` takes it.
+        options: how to train.
+        print_fn: called with each line.
+        begun: of a run that goes on, the numbers of its plan, as `original_plan` gives them.
+    """
     options = dataclasses.replace(options, model=options.start)
     inferred = _check_request(options)
     devices = _find_devices(options)
@@ -154,6 +163,7 @@ def prepare(data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any]
         sharing = max(devices.num_replicas, num_batch_shards())
         _choose_weights(model, options)
         training_plan = _make_plan(options, source, model, recipe, sharing, print_fn)
+        training_plan = training_plan if begun is None else _continued(training_plan, begun)
         stages = _find_stages(options, recipe, model, training_plan.epochs)
         augmentation = find_augmentation(recipe.augmentation if options.augmentation is None else options.augmentation)
         encoding = task.encoding(training_plan, augmentation)
@@ -403,6 +413,28 @@ def _make_plan(
     )
     _print_memory(model, on_one_device, micro_batches, recipe, print_fn)
     return training_plan
+
+
+def _continued(planned: Plan, begun: Mapping[str, int]) -> Plan:
+    """The plan of a run that goes on: its warm-up stays, and further steps are divided into further epochs.
+
+    A warm-up that is a share of all steps would be another one, though it is over.
+    """
+    steps = planned.steps - begun["steps"]
+    if steps < 0:
+        raise ArgumentError(
+            "a finished run can only be trained for more steps.\n"
+            f"Received: {planned.steps:,} steps in all, for a run of {begun['steps']:,}.",
+            parameters=("epochs", "steps"),
+        )
+    per_epoch = begun["steps_per_epoch"]
+    epochs = max(planned.epochs - begun["epochs"], 1) if steps else 0
+    return dataclasses.replace(
+        planned,
+        warmup_steps=begun["warmup_steps"],
+        steps_per_epoch=math.ceil(steps / epochs) if epochs else per_epoch,
+        epochs=begun["epochs"] + epochs,
+    )
 
 
 def _find_stages(options: FinetuneOptions, recipe: Recipe, model: Any, epochs: int) -> tuple[ResolutionStage, ...]:

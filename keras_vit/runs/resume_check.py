@@ -52,13 +52,15 @@ _COMPARED = [
 
 @dataclasses.dataclass(frozen=True)
 class UnfinishedRun:
-    """An unfinished run.
+    """A run that goes on.
 
     Attributes:
         config: what its `config.json` holds; empty if that is gone.
+        is_finished: whether it came to its end, and is trained for longer.
     """
 
     config: dict[str, Any]
+    is_finished: bool = False
 
 
 def find_unfinished(out: FilePath, resume: str) -> UnfinishedRun | None:
@@ -152,6 +154,17 @@ def original_options(options: FinetuneOptions, earlier: UnfinishedRun | None) ->
     return dataclasses.replace(options, accumulation_steps=begun)
 
 
+def original_plan(options: FinetuneOptions, earlier: UnfinishedRun | None) -> dict[str, int] | None:
+    """Numbers of the plan that a run began with, for `prepare`; `None` of a new run, and of one of another length."""
+    if earlier is None or not earlier.config:
+        return None
+    plan, arguments = (earlier.config[name] for name in ("plan", "arguments"))
+    begun = {name: plan.get(name) for name in ("steps", "epochs", "steps_per_epoch", "warmup_steps")}
+    is_well = all(type(value) is int for value in begun.values()) and begun["steps_per_epoch"] > 0
+    is_of_it = earlier.is_finished or all(arguments.get(name) == getattr(options, name) for name in ("steps", "epochs"))
+    return begun if is_well and is_of_it else None
+
+
 def resume_fingerprint(configuration: dict, earlier: UnfinishedRun | None = None) -> dict[str, Any]:
     """The part of `config.json` that decides the numbers, with which a run must go on.
 
@@ -212,9 +225,8 @@ def check_unchanged(out: FilePath, earlier: UnfinishedRun, configuration: dict) 
 
 def with_length_of(config: dict[str, Any], configuration: dict) -> dict[str, Any]:
     """A run's configuration with the steps and epochs of another one."""
-    lengths = {
-        name: {field: configuration[name][field] for field in ("steps", "epochs")} for name in ("arguments", "plan")
-    }
+    fields = {"arguments": ("steps", "epochs"), "plan": ("steps", "epochs", "steps_per_epoch")}
+    lengths = {name: {field: configuration[name][field] for field in fields[name]} for name in fields}
     return config | {name: config[name] | fields for name, fields in lengths.items()}
 
 

@@ -54,17 +54,25 @@ def test_finished_run_is_refused_whatever_is_asked_and_sweeps_what_a_kill_left(u
         run(undisturbed.out, resume="must")
 
 
-def test_finished_run_of_a_constant_rate_is_made_longer_to_the_same_numbers_also_after_a_kill(tmp_path):
+# Of 60 images, batches of 10 make whole epochs, and of 9 epochs of 7 and 6 steps.
+@pytest.mark.parametrize(("batch_size", "warmup", "begun"), [(10, {"warmup_steps": 0}, 12), (9, {}, 13)])
+def test_finished_run_of_a_constant_rate_is_made_longer_also_after_a_kill(tmp_path, batch_size, warmup, begun):
     rate = {"schedule": "linear", "learning_rate": 1e-3, "final_learning_rate": 1e-3}
-    recipe = dataclasses.replace(keras_vit.find_recipe("digits"), **rate, warmup_steps=0, warmup_fraction=None)
+    warmup = {"warmup_fraction": None} | warmup if warmup else {}  # a share of all steps, by default
+    recipe = dataclasses.replace(keras_vit.find_recipe("digits"), **rate, **warmup)
     constant = {"recipe": recipe, "model": tiny_config(num_layers=1), "checkpoint_every": None}  # without dropout
-    undisturbed, _ = run(tmp_path / "undisturbed", **constant)
+    constant["batch_size"] = batch_size
     run(tmp_path / "run", epochs=2, **constant)
+    plan = json.loads((tmp_path / "run" / "config.json").read_text())["plan"]
     killed_run(tmp_path / "run", step=15, **constant)
     assert not (tmp_path / "run" / "result.json").exists()
     _, said = run(tmp_path / "run", **constant)
-    assert any(line.startswith("goes on from step 12, ") for line in said)
-    assert_same_run(tmp_path / "run", undisturbed.out)
+    assert any(line.startswith(f"goes on from step {begun}, ") for line in said)
+    longer = json.loads((tmp_path / "run" / "config.json").read_text())["plan"]
+    steps = 180 // batch_size
+    assert longer == plan | {"steps": steps, "epochs": 3, "steps_per_epoch": steps - begun}
+    if batch_size == 10:
+        assert_same_run(tmp_path / "run", run(tmp_path / "undisturbed", **constant)[0].out)
 
 
 def test_run_without_gain_ends_early_also_after_a_kill(tmp_path):
