@@ -13,6 +13,7 @@ from keras_vit.data import load_dataset, open_source
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.source import Source, check_split, split_to_measure
 from keras_vit.data.targets import CLASS_LABELS, Targets
+from keras_vit.model.copies import unwrapped
 from keras_vit.model.input_checks import as_uint8
 from keras_vit.pages.formatting import printable
 
@@ -86,6 +87,7 @@ def output_rows(
     Raises:
         ValueError: for data of other targets than the model's, and for outputs that are not finite.
     """
+    model = unwrapped(model)
     source, split = open_to_measure(data, split, seed, targets)
     examples, size = source.split(split), model.output_spec.size
     if len(source.class_names) != size:

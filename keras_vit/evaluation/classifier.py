@@ -22,6 +22,7 @@ from keras_vit.data.pipeline import report_missing_files
 from keras_vit.evaluation.batched_predict import Classifier, open_to_measure, predict_batches
 from keras_vit.evaluation.metrics import Evaluation, measure_batches
 from keras_vit.files import expand_path, read_regular
+from keras_vit.model.copies import unwrapped
 from keras_vit.model.image_model import check_takes_images
 from keras_vit.model.outputs import match_names, output_spec
 from keras_vit.pages.formatting import printable
@@ -50,14 +51,15 @@ def evaluate(
         Evaluation(accuracy=0.3333, loss=1.0986, count=3, classes=3)
 
     Args:
-        model: a `VisionTransformer` or `ResNet` whose head ends in logits or softmax, or an `Engine` of one.
+        model: a `VisionTransformer` or `ResNet` whose head ends in logits or softmax, an `Engine` of one, or a model
+            of your own around an encoder, as `keras_vit.export` takes it.
         data: a `Source` or what `keras_vit.open_source` takes, whose images `model.preprocessing` prepares; or a
             finite dataset of (prepared images, int or one-hot labels).
         split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`. By default `"test"`; but all
             examples of data that are opened here, have no splits and get no `seed`. Unused for a dataset.
         batch_size: images at once; the results do not depend on it. Unused for a dataset.
         class_names: names of the training classes, in order; by default `model.class_names`. Data that has names must
-            have the same.
+            have the same. Other names than the model's are taken for a translation, but not the same in another order.
         seed: divides data without splits, by default by 0; use the seed of the training.
         real_labels: `real.json` of ReaL (arXiv:2006.07159), labels by people for ImageNet's validation images. The
             data must be these images under their names: files, or `imagenet2012` of tensorflow-datasets.
@@ -73,6 +75,7 @@ def evaluate(
         UserWarning: where all examples of data without splits are measured, as the model may have been trained on some.
     """
     check_positive_int("batch_size", batch_size)
+    model = unwrapped(model)
     check_takes_images(model)
     _check_output(model)
     real = None if real_labels is None else read_real_labels(real_labels)

@@ -202,7 +202,7 @@ class _Export:
         facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
         report = dataclasses.replace(report, runtime=runtime.name, **facts)
         if not found.passed:
-            raise with_parameters(_drift_error(report), "precision")
+            raise with_parameters(_drift_error(report), "precision", "format")
         return report
 
 
@@ -210,11 +210,12 @@ def _drift_error(report: ExportReport) -> ExportError:
     """The error for a file that is not the model, with the first output that is out of its bounds."""
     drift = next(drift for drift in report.drift if not drift.within)
     unit = " standard deviations of the training data" if drift.output.startswith("numbers") else ""
+    other = "format" if report.precision == "float32" else "precision"
     return ExportError(
         "a file must compute what the model computes, within the bound, so this one was deleted.\n"
         f"Received: {report.format} in {report.precision}: its {drift.output} differ by up to "
         f"{drift.max_difference:.2g}{unit}, in the mean by {drift.mean_difference:.2g}; {drift.bound:.2g} and "
-        f"{drift.mean_bound:.2g} are allowed. Pass another `precision`."
+        f"{drift.mean_bound:.2g} are allowed. Pass another `{other}`."
     )
 
 

@@ -20,7 +20,14 @@ from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_access import dense_parts, is_quantized, norm_readers, patch_embedding, rotary_layers
+from keras_vit.model.layer_access import (
+    dense_parts,
+    is_quantized,
+    norm_readers,
+    patch_embedding,
+    rotary_layers,
+    user_readers,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +72,12 @@ def takes_pixels(spec: ExportSpec) -> bool:
     """Whether the first kernel of a float32 file takes pixels without scaling.
 
     A hybrid's cannot: it is standardised, and the image is padded with zeros after the mean is subtracted. Nor can that
-    of a model which normalises pixels itself.
+    of a model which normalises pixels itself, or of one around an encoder whose images other layers read too.
     """
     patches, config = patch_embedding(spec.model), spec.model.config
     if patches is None or config.resnet_stages is not None or config.pixel_statistics is not None:
+        return False
+    if any(user_readers(spec.model, images) for images in (spec.model.input, patches.input)):
         return False
     return patches.patch_bias and spec.takes == "pixels" and spec.precision == "float32"
 

@@ -406,12 +406,14 @@ def only_count(names: Sequence[str]) -> bool:
 
 
 def check_same_order(known: Sequence[str] | None, given: Sequence[str], argument: str) -> None:
-    """Raises for the names that a model knows in another order; other names are a translation of them."""
-    if known is not None and tuple(known) != tuple(given) and sorted(known) == sorted(given):
-        found, wanted = next(pair for pair in zip(given, known, strict=True) if pair[0] != pair[1])
+    """Raises for names that a model knows in another order; other names are a translation of them."""
+    pairs = () if known is None or len(known) != len(given) else zip(given, known, strict=True)
+    moved = (pair for pair in pairs if pair[0] != pair[1] and pair[0] in known and pair[1] in given)
+    if (found := next(moved, None)) is not None:
         raise ArgumentError(
             f"`{argument}` must be in the order of the model's outputs.\n"
-            f"Received: {found!r} where the model has {wanted!r}. Leave `{argument}` out, or set `model.class_names`.",
+            f"Received: {found[0]!r} where the model has {found[1]!r}. Leave `{argument}` out, or set "
+            "`model.class_names`.",
             parameters=(argument,),
         )
 

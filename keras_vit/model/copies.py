@@ -339,10 +339,12 @@ def unwrapped(model: Any) -> Any:
         variables |= {(number, place): weight for place, weight in _by_path(copy).items()}
         values |= {(number, place): ops.convert_to_numpy(weight) for place, weight in _by_path(layer).items()}
     initialize_variables(variables, values)
+    names = getattr(model, "class_names", None)
     return type(encoder)(
         graph.input,
         _with_head(graph),
         name=model.name,
+        class_names=tuple(names) if isinstance(names, (list, tuple)) else None,
         config=encoder.config,
         preprocessing=encoder.preprocessing,
         weights_report=encoder.load_report,

@@ -17,6 +17,7 @@ import numpy as np
 from keras_vit.annotations import Tensor, Variable
 from keras_vit.config.heads import HEADS, UNITS
 from keras_vit.config.parts import INPUT, Part
+from keras_vit.keras_private import call_inputs
 from keras_vit.layers import AddPositionEmbs, AxialBlock, RelativeBias, RotaryPositions, TransformerBlock
 from keras_vit.layers.configurable import ConfiguredLayer, flatten_layers
 from keras_vit.layers.norms import RMSNorm
@@ -222,6 +223,13 @@ def user_operations(model: keras.Model) -> list[str]:
     Layers of Keras and of the user's own, models, and operations as of `2 * images`.
     """
     return [each.name for each in getattr(model, "operations", ()) if _is_user_operation(each)]
+
+
+def user_readers(model: keras.Model, tensor: Tensor) -> list[str]:
+    """Names of operations that a user has put into a functional model, and that read one of its Keras tensors."""
+    own = [each for each in model.operations if _is_user_operation(each)]
+    calls = [(each.name, inputs) for each in own for inputs in call_inputs(model, each)]
+    return [name for name, inputs in calls if any(each is tensor for each in inputs)]
 
 
 def _is_user_operation(operation: Any) -> bool:

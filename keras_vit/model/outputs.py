@@ -15,7 +15,14 @@ import numpy as np
 from keras_vit.annotations import Arguments
 from keras_vit.checks import check_choice
 from keras_vit.config.heads import HEAD_KINDS, UNITS, WITHOUT_HEAD, OutputSpec
-from keras_vit.images.preprocessing import LABEL_FILES, class_labels, default_names, is_wordnet_id, only_count
+from keras_vit.images.preprocessing import (
+    LABEL_FILES,
+    check_same_order,
+    class_labels,
+    default_names,
+    is_wordnet_id,
+    only_count,
+)
 from keras_vit.model.layer_access import head_layers, layer_named
 
 STARTS = ("new", "reset", "keep")  # what becomes of a head when training begins
@@ -71,6 +78,8 @@ def match_names(model: Any, found: Sequence[str] | None, expected: Sequence[str]
     size, by_caller = output_spec(model).size, expected is not None
     expected = getattr(model, "class_names", None) if expected is None else tuple(expected)
     expected = expected if by_caller or expected is None or len(expected) == size else None
+    if by_caller:
+        check_same_order(getattr(model, "class_names", None), expected, "class_names")
     found = tuple(found or expected or map(str, range(size)))
     known = found if expected is None else tuple(expected)
     if len(found) != size:

@@ -17,6 +17,7 @@ from typing import Any
 from keras_vit.checks import ArgumentError
 from keras_vit.config.variants import BUILDERS, ENCODERS, RESNETS, VARIANTS
 from keras_vit.files import FileKindError, expand_path, json_object, open_regular, read_json_object
+from keras_vit.images.preprocessing import check_same_order
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.run_files import MOST_BYTES, RESULT
 from keras_vit.tasks import Task, find_task, task_of_model
@@ -324,12 +325,13 @@ def load_run(place: Path) -> tuple[Any, RunFacts]:
     """The model of a run's folder or of a `.keras` file, and the facts of the run."""
     file = check_run(place)
     from keras_vit.model import naflex  # noqa: F401
+    from keras_vit.model.copies import unwrapped
     from keras_vit.model.freezing import merge_lora
     from keras_vit.model.layer_access import lora_layers
 
     config = file.with_name("config.json")
     run = read_facts(config, is_run=place.is_dir()) if os.path.lexists(config) else RunFacts()
-    model = load_model(file)
+    model = unwrapped(load_model(file))
     _check_loaded(model, file)
     model = merge_lora(model) if lora_layers(model) else model  # which computes faster
     if run.class_names is None:
@@ -339,6 +341,7 @@ def load_run(place: Path) -> tuple[Any, RunFacts]:
             "config.json must name the outputs of the model in its folder.\n"
             f"Received: {config} with {len(run.class_names)} names, and {file} with {model.output_spec.size} outputs."
         )
+    check_same_order(model.class_names, run.class_names, "class_names")
     return model, run
 
 

@@ -294,8 +294,12 @@ class RowTask(Task):
         **options: Any,
     ) -> Any:
         from keras_vit.evaluation.batched_predict import output_rows
+        from keras_vit.images.preprocessing import check_same_order
 
-        targets = self.targets(names or getattr(model, "class_names", None))
+        known = getattr(model, "class_names", None)
+        if names:
+            check_same_order(known, names, "names")
+        targets = self.targets(names or known)
         return self.measure(output_rows(model, data, split, targets, batch_size, seed))
 
     @abc.abstractmethod

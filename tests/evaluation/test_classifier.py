@@ -219,6 +219,16 @@ def test_data_of_other_classes_is_refused():
         evaluate(model, {"train": pair, "test": pair, "class_names": NAMES})
 
 
+def test_model_around_an_encoder_is_measured_as_one_of_the_same_layers():
+    encoder = make_tiny(num_layers=1, include_top=False, classes=None)
+    model = keras.Sequential([keras.Input((20, 28, 3)), encoder, keras.layers.Dense(7)])
+    pixels, labels = np.random.default_rng(2).integers(0, 256, (9, 20, 28, 3), "uint8"), np.arange(9) % 7
+    model.class_names = NAMES
+    result = evaluate(model, {"train": (pixels, labels), "test": (pixels, labels)})
+    expected = model.predict_on_batch(encoder.preprocessing(pixels)).argmax(axis=1)
+    assert (result.predictions.tolist(), result.class_names) == (expected.tolist(), tuple(NAMES))
+
+
 def test_head_of_another_activation_is_refused():
     with pytest.raises(ValueError, match="sigmoid"):
         evaluate(make_tiny(classifier_activation="sigmoid"), "digits")

@@ -8,6 +8,7 @@ from exporting.fake_format import FakeFormat, register
 from pictures import encoded, picture
 
 import keras_vit
+from keras_vit.exporting.folding import takes_pixels
 
 LABELS = ["fig", "birch", "cedar", "douglas fir", "elm", "ash", "ginkgo"]  # in no order of their own
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
@@ -74,6 +75,8 @@ def around(encoder, kind):
         return keras.Sequential([keras.Input((20, 28, 3)), encoder, dense])
     if kind == "scores":
         return keras.Model(images, keras.layers.Softmax()(dense(features)))
+    if kind == "images":  # whose pixels no other layer gets scaled otherwise
+        return keras.Model(images, dense(features + keras.layers.Dense(12)(keras.layers.Flatten()(images))))
     if kind == "features":
         return keras.Model(images, keras.layers.LayerNormalization()(dense(features)))
     hidden = features + keras.layers.Dense(12, "gelu")(keras.layers.Dropout(0.1, name="pooling")(features))
@@ -88,6 +91,7 @@ def around(encoder, kind):
         ("augmented", ["logits", "features", "scores"]),
         ("scores", ["features", "scores"]),
         ("features", ["features"]),
+        ("images", ["logits", "features", "scores"]),
     ],
 )
 def test_encoder_in_a_model_of_the_users_is_exported_with_its_layers(fake, tmp_path, kind, outputs):
@@ -98,6 +102,7 @@ def test_encoder_in_a_model_of_the_users_is_exported_with_its_layers(fake, tmp_p
     written, x = fake.jobs[0].model, images(2, 20, 28, 3)
     np.testing.assert_allclose(numpy(written(x)), numpy(model(x, training=False)), atol=1e-5)  # sums in a copy
     assert written.preprocessing == encoder.preprocessing
+    assert takes_pixels(fake.jobs[0]) == (kind != "images")  # else other layers would get them unscaled
 
 
 def test_what_stands_around_an_encoder_and_cannot_be_served_is_refused(fake, tmp_path):
