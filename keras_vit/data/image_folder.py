@@ -18,11 +18,13 @@ from keras_vit.data.splits import SPLIT_ALIASES, SPLITS, FileSplit, divide
 from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.images.byte_ranges import PhotoLocation
 from keras_vit.images.photo_files import (
+    LOOSE,
+    SHARDS,
     PassedOver,
-    count_photos,
     dead_links_in,
     folders_in,
     has_photos,
+    loose_photos,
     others_below,
     photos_below,
 )
@@ -50,13 +52,16 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
         passed.check()
     if len(classes) < 2 or not found:
         raise _no_classes_error(path, classes, len(found))
-    for line in passed.repeats():
+    passed.shards.clear()  # `others_below` finds these too
+    for line in passed.notes():
         warnings.warn(line, UserWarning, stacklevel=2)
     unread = [BadImage(*each) for each in passed.unreadable]
     lost = [link for base in (path, *divided.values()) for link in dead_links_in(base)]
     unread += [BadImage(link, "a link to nothing") for link in lost]
     splits, photos, labels = zip(*found, strict=True)
-    ignored = others_below(path, {*photos, *(image.path for image in unread)})
+    others = others_below(path, {*photos, *(image.path for image in unread)})
+    _warn_other_photos(others)
+    ignored = {kind: count for kind, (count, _) in others.items()}
     named = splits if divided else None
     return source_from_files(path, "folder", classes, photos, labels, named, seed, on_bad_image, ignored, unread=unread)
 
@@ -69,14 +74,16 @@ def _no_classes_error(path: Path, classes: Sequence[str], count: int) -> ValueEr
         classes: names of the folders in it.
         count: of the photos in these.
     """
-    loose, lost = count_photos(path), dead_links_in(path)
-    shards = [name for name in classes if find_shards(path / name)]
+    loose, lost = len(loose_photos(path)), dead_links_in(path)
+    shards = {name: files[0].suffix for name in classes if (files := find_shards(path / name))}
     found = f"{len(classes)} class folder(s) {classes[:5]}, and {count} image file(s) in them"
     found += f"; {loose} image file(s) lie outside of these" if loose else ""
     found += f"; {printable(lost[0])} is a link to nothing" if lost else ""
     remedy = "Put the photos of each class into a folder of its own, or list them in a .csv file with path and label."
     if shards:
-        remedy = f"Shards lie in {', '.join(map(repr, shards[:5]))}: pass {str(path / shards[0])!r}."
+        first, suffix = next(iter(shards.items()))
+        remedy = f"Shards lie in {', '.join(map(repr, list(shards)[:5]))}: pass {str(path / first)!r}"
+        remedy += f", or a pattern for all of them, as '{path}/**/*{suffix}'." if len(shards) > 1 else "."
     elif len(classes) == 1 and len(folders_in(path / classes[0], PassedOver())) > 1:
         remedy = f"If the class folders are in {classes[0]!r}, pass {str(path / classes[0])!r}."
     return ValueError(
@@ -218,6 +225,14 @@ def _has_photos_in_folders(folder: Path) -> bool:
     return not has_photos(folder) and any(any(photos_below(inner)) for inner in folders_in(folder, PassedOver()))
 
 
+def _warn_other_photos(others: Mapping[str, tuple[int, str]]) -> None:
+    """Warns of photos and shards that lie in no class folder: their owner expects them to count."""
+    if found := [(*others[kind], kind) for kind in (LOOSE, SHARDS) if kind in others]:
+        named = "; ".join(f"{kind} ({count:,}, as {printable(example)})" for count, example, kind in found)
+        words = f"left out: {named}. Photos count in class folders alone, as files of their own."
+        warnings.warn(words, UserWarning, stacklevel=3)
+
+
 def _warn_of_alike_folders(path: Path, classes: Sequence[str]) -> None:
     """Warns of classes with the same folders in them, as `training_set` and `test_set` have: they may be splits."""
     if len(classes) < 2 or any(has_photos(path / name) for name in classes):
@@ -267,12 +282,13 @@ def _common_classes(path: Path, divided: dict[str, Path]) -> list[str]:
     for name, classes in by_split.items():
         only_one = set(classes) ^ set(by_split["train"])
         if only_one:
+            sides = {"train": set(by_split["train"]) - set(classes), name: set(classes) - set(by_split["train"])}
+            named = [f"only `{side}` has {', '.join(sorted(own)[:10])}" for side, own in sides.items() if own]
             same = similar_names(only_one)
             hint = f" {quote_names(sorted(same[0]))} differ in case, spaces or Unicode form alone." if same else ""
             raise ValueError(
                 "every split must have the same class folders; one without photos may be an empty folder.\n"
-                f"Received: {str(path)!r}, where `train` and `{name}` differ in "
-                f"{printable(', '.join(sorted(only_one)[:10]))}.{hint}"
+                f"Received: {str(path)!r}, where `train` and `{name}` differ: {printable('; '.join(named))}.{hint}"
             )
     return by_split["train"]
 

@@ -1,8 +1,6 @@
 """`open_source`, which opens a data set of any kind; tables, CSV files of paths and labels, are read here."""
 
-import csv
 import glob
-import io
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,12 +16,12 @@ from keras_vit.data.shards.opening import open_shards
 from keras_vit.data.source import Data, Source
 from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.data.targets import CLASS_LABELS, Targets
-from keras_vit.files import FileKindError, expand_path, open_regular
+from keras_vit.files import expand_path
 from keras_vit.images.photo_files import near_names
+from keras_vit.images.photo_tables import open_table
 from keras_vit.pages.formatting import printable
 
 DIGITS = "digits"  # the data set of scikit-learn
-_COLUMNS = ("path", "label", "labels", "split")  # of tables, also with capitals
 _INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder of a version
 _MOST_TABLE_BYTES = 1 << 30  # of a table; that of ImageNet-21k's 14 million files has about 0.6e9
 
@@ -165,49 +163,17 @@ def _open_table(path: Path, seed: int, on_bad_image: str, targets: Targets = CLA
 
 
 def _rows(path: Path, targets: Targets) -> list[dict[str, Any]]:
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         raise ValueError(f"there is no such table.\nReceived: {str(path)!r}.")
-    try:
-        with open_regular(path, _MOST_TABLE_BYTES) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as file:
-            return _checked_rows(path, csv.DictReader(file, skipinitialspace=True), targets)
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"a table must be text in UTF-8.\nReceived: {str(path)!r}, which is not at byte {error.start}."
-        ) from None
-    except FileKindError as error:
-        raise ValueError(f"{error}, at the place of the table {str(path)!r}.") from None
-    except OSError as error:
-        raise ValueError(f"a table must be readable.\nReceived: {str(path)!r}: {error.strerror}.") from error
-
-
-def _checked_rows(path: Path, reader: csv.DictReader, targets: Targets) -> list[dict[str, Any]]:
-    try:
-        columns = reader.fieldnames = _column_names(path, reader.fieldnames or [])
+    with open_table(path, _MOST_TABLE_BYTES) as table:
+        columns = table.columns
         wanted = ["path", *targets.columns(path, columns), *(["split"] if "split" in columns else [])]
         if "path" not in columns or len(set(columns)) < len(columns):
             raise ValueError(
                 f"the first line of a table must name the columns {', '.join(wanted)}, each once.\n"
                 f"Received: {str(path)!r} with the columns {columns}."
             )
-        return [_checked_row(path, reader.line_num, row, wanted) for row in reader]
-    except csv.Error as error:
-        raise ValueError(
-            "a table must be a CSV file of cells that are no longer than a name or a path.\n"
-            f"Received: line {reader.reader.line_num} of {str(path)!r}: {error}. A quote may lack its end."
-        ) from None
-
-
-def _column_names(path: Path, header: Sequence[str]) -> list[str]:
-    """The names in the first line, without spaces around them; those that this package reads in small letters."""
-    names = [name.strip() for name in header]
-    if len(names) == 1 and (sign := next((sign for sign in ";\t|" if sign in names[0]), "")):
-        raise ValueError(
-            "the cells of a table must have commas between them.\n"
-            f"Received: {str(path)!r}, whose first line has {sign!r} between them: {names[0]!r}. Write commas, as in "
-            "'path,label'."
-        )
-    known = {name: name.lower() for name in names if name.lower() in _COLUMNS and name.lower() not in names}
-    return [known.get(name, name) for name in names]
+        return [_checked_row(path, line, row, wanted) for line, row in table.rows(wanted)]
 
 
 def _checked_row(path: Path, line: int, row: dict[Any, Any], wanted: Sequence[str]) -> dict[str, Any]:
@@ -230,7 +196,8 @@ def _checked_row(path: Path, line: int, row: dict[Any, Any], wanted: Sequence[st
         )
     if "split" in wanted and cells["split"].lower() not in SPLIT_ALIASES:
         raise ValueError(
-            f"`split` must be train, validation or test.\nReceived: line {line} of {str(path)!r}: {cells['split']!r}."
+            "a split in a table must be train, validation or test.\n"
+            f"Received: line {line} of {str(path)!r}: {cells['split']!r}."
         )
     return {**cells, "line": line}
 

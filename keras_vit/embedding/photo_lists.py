@@ -3,13 +3,10 @@
 A list is kept as a file of lines in JSON, so that a job goes on with the same rows whatever has become of the photos.
 """
 
-import csv
 import hashlib
-import io
 import itertools
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -17,12 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.files import atomic_write, expand_path, open_regular
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation
-from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, entries_in, is_photo, photos_below
-from keras_vit.pages.formatting import printable
+from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, is_photo, is_shard, photos_below
+from keras_vit.images.photo_tables import open_table
+from keras_vit.pages.formatting import plural, printable
 
 LIST = "photos.jsonl"
 _HEAD = '{"keras_vit": "the photos of an embedding, a row each"}\n'
-_OF_SHARDS = re.compile(r"\.(tar|tgz|tfrec|parquet|array_?record)|^(train|val|validation|test|data)$", re.IGNORECASE)
 _MOST_BYTES = 1 << 34  # of a list or a table
 _SAMPLED = 1000  # photos of a list, evenly chosen, which takes a second on a network disk
 _MOST_NAMED = 10
@@ -92,8 +89,10 @@ def list_photos(what: str | os.PathLike) -> PhotoList:
     # The seam: whatever else holds photos makes entries of them here, and `photo_location` says where their bytes are.
     if path.suffix.lower() == ".csv" and path.is_file():
         found = PhotoList(path.parent, _table_paths(path))
+    elif path.is_dir():
+        found = _folder_photos(path)
     else:
-        found = _shard_photos(path) or _folder_photos(path)
+        found = (_shard_photos(path) if is_shard(path.name) else None) or PhotoList(path, [])
     if not found.entries:
         raise ArgumentError(
             "`photos` must be a folder with photos in it or below it, a .csv file with the column path, or shards.\n"
@@ -175,26 +174,35 @@ def _is_list(path: Path) -> bool:
 
 
 def _folder_photos(folder: Path) -> PhotoList:
-    """All that count as photos, so that each has a row, also one of a kind that is not read."""
+    """All that count as photos, so that each has a row, also one of a kind that is not read; or those of shards."""
     passed, top = PassedOver(), str(folder).rstrip(os.sep) + os.sep
-    photos = [*photos_below(folder, passed=passed)] if folder.is_dir() else []
+    photos = [*photos_below(folder, passed=passed)]
     passed.check()
+    if passed.shards and (found := _shard_photos(folder)):
+        return found
+    if passed.shards and not photos:
+        first = Path(min(passed.shards))
+        raise ArgumentError(
+            "`photos` must be a folder with shards in it or in its folders of splits.\n"
+            f"Received: {str(folder)!r} with {plural(len(passed.shards), 'shard')} in other folders, as "
+            f"{str(first)!r}. Pass their folder, or a pattern for all of them, as '{folder}/**/*{first.suffix}'.",
+            parameters=("photos",),
+        )
     names = (str(path).removeprefix(top).replace(os.sep, "/") for path in photos)
-    return PhotoList(folder, sorted(names), passed.repeats())
+    return PhotoList(folder, sorted(names), passed.notes())
 
 
 def _table_paths(path: Path) -> list[Entry]:
     try:
-        with open_regular(path, _MOST_BYTES) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, skipinitialspace=True)
-            if "path" not in (rows.fieldnames or ()):
-                raise ValueError(f"whose first line has no column path, but {rows.fieldnames}")
-            found = sorted((row["path"] or "").strip() for row in rows)
-    except (OSError, ValueError, csv.Error) as error:
-        raise ArgumentError(
-            f"a table of photos must be a CSV file in UTF-8 with the column path.\nReceived: {str(path)!r}: {error}.",
-            parameters=("photos",),
-        ) from None
+        with open_table(path) as table:
+            if "path" not in table.columns:
+                raise ValueError(
+                    "the first line of a table of photos must have the column path.\n"
+                    f"Received: {str(path)!r} with the columns {table.columns}."
+                )
+            found = sorted((row["path"] or "").strip() for _, row in table.rows())
+    except ValueError as error:
+        raise with_parameters(error, "photos") from None
     twice = next((one for one, other in itertools.pairwise(found) if one == other), None)
     if twice is not None or "" in found:
         wrong = f"{twice!r} twice" if twice else "a row without a path"
@@ -207,16 +215,12 @@ def _table_paths(path: Path) -> list[Entry]:
 
 def _shard_photos(path: Path) -> PhotoList | None:
     """The photos of shards; `None` where there are none."""
-    names = [entry.name for entry in entries_in(str(path), PassedOver())] if path.is_dir() else [path.name]
-    if not any(_OF_SHARDS.search(name) for name in names):
-        return None  # without the room of data, which imports Keras
-    from keras_vit.data.shards.finding import common_folder, find_shards
+    from keras_vit.data.shards.finding import common_folder, find_shards  # whose room imports Keras
     from keras_vit.data.shards.opening import shard_ranges
 
-    files = find_shards(path)
+    files = find_shards(path, by_split=False)
     if not files:
         return None
-
     top = common_folder(files)
-    found = ((key, os.path.relpath(os.path.abspath(s.file), top), s) for key, s in shard_ranges(path))
+    found = ((key, os.path.relpath(os.path.abspath(s.file), top), s) for key, s in shard_ranges(files))
     return PhotoList(top, sorted([key, file, s.offset, s.size, s.record] for key, file, s in found))

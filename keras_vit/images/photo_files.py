@@ -29,11 +29,17 @@ _UNSUPPORTED = (
 )
 UNSUPPORTED_SUFFIXES = frozenset(_UNSUPPORTED.split())
 SUFFIXES = UNSUPPORTED_SUFFIXES | {*READABLE, *HEIC, ".gif", ".tif", ".tiff", ".avif"}
+# Large files of many photos, which are data of their own.
+_SHARD_KINDS = {"tar": "tar", "tfrecord": "tfrecord", "tfrecords": "tfrecord", "tfrec": "tfrecord"}
+_SHARD_KINDS |= {"parquet": "parquet", "array_record": "array_record", "arrayrecord": "array_record"}
+_SHARD = re.compile(rf"\.({'|'.join(_SHARD_KINDS)})(-\d+-of-\d+)?$", re.IGNORECASE)
+_PACKED = re.compile(r"\.(tar\.(gz|bz2|xz|zst)|tgz|tfrecords?\.gz)$", re.IGNORECASE)
 _BEGINNINGS = rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP"  # of JPEG, PNG and WebP
 _LONGEST_BEGINNING = 12
 # Of Synology and QNAP, of Windows, of Linux and of macOS, in lower case.
 _SYSTEM = {"@eadir", "@tmp", "@recycle", "@recently-snapshot", "@__thumb", "#recycle", "#snapshot"}
 _SYSTEM |= {"$recycle.bin", "system volume information", "lost+found", "network trash folder", "temporary items"}
+LOOSE, SHARDS = "photos outside of the class folders", "shards"  # of files that are passed over
 _NAMED = 10  # folders or links that a message names
 _SYSTEM_PATTERN = re.compile(r"[.]|__|found\.\d{3}$")  # hidden; of archives, as `__MACOSX`; of chkdsk
 
@@ -45,10 +51,12 @@ class PassedOver:
     Attributes:
         unreadable: paths of folders that cannot be listed, and the reasons.
         repeated: links to folders, and what these are: one that was walked already, or one above the link.
+        shards: paths of files that are no photo and hold many, as tars.
     """
 
     unreadable: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     repeated: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    shards: list[str] = dataclasses.field(default_factory=list)
 
     def check(self) -> None:
         """Raises a `ValueError` that names the folders that cannot be listed, if there are any."""
@@ -58,15 +66,35 @@ class PassedOver:
                 f"Received: {_listed(self.unreadable)}. Grant the right to list it, or move it away."
             )
 
-    def repeats(self) -> list[str]:
-        """A line about the links that were not followed, if there are any."""
+    def notes(self) -> list[str]:
+        """Lines about links that were not followed, and shards that lie among photos."""
         are = f"{plural(len(self.repeated), 'link')} to folders not followed, so that no photo counts twice"
-        return [f"{are}: {_listed(self.repeated)}"] if self.repeated else []
+        lines = [f"{are}: {_listed(self.repeated)}"] if self.repeated else []
+        if self.shards:
+            first = printable(min(self.shards))
+            lines.append(f"{plural(len(self.shards), 'shard')} not read, as photos lie in folders here: {first}")
+        return lines
 
 
 def _listed(found: list[tuple[str, str]]) -> str:
     more = f"; and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
     return "; ".join(f"{printable(path)}, {reason}" for path, reason in sorted(found)[:_NAMED]) + more
+
+
+def shard_kind(path: str | Path) -> str | None:
+    """`"tar"`, `"tfrecord"`, `"parquet"` or `"array_record"` by the name of a file; `None` for another."""
+    found = _SHARD.search(os.path.basename(path))
+    return _SHARD_KINDS[found[1].lower()] if found else None
+
+
+def is_packed_shard(path: str | Path) -> bool:
+    """Whether it is by its name a compressed shard."""
+    return _PACKED.search(os.path.basename(path)) is not None
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file is by its name a shard, also a compressed one, and not hidden."""
+    return not name.startswith(".") and (shard_kind(name) is not None or is_packed_shard(name))
 
 
 def is_system(name: str) -> bool:
@@ -112,7 +140,7 @@ def _is_photo_file(entry: os.DirEntry, suffixes: Collection[str] = SUFFIXES) -> 
     if entry.name.startswith(".") or is_photo(entry.name, suffixes):
         return not entry.name.startswith(".")
     if _is_dead_link(entry):
-        return True
+        return not is_shard(entry.name)
     if os.path.splitext(entry.name)[1]:
         return False
     try:
@@ -136,7 +164,11 @@ def photos_below(
     """
     passed = PassedOver() if passed is None else passed
     for place, files in _walk(str(folder), passed):
-        yield from (Path(place, entry.name) for entry in files if _is_photo_file(entry, suffixes))
+        for entry in files:
+            if not is_photo(entry.name, suffixes) and is_shard(entry.name):
+                passed.shards.append(entry.path)
+            elif _is_photo_file(entry, suffixes):
+                yield Path(place, entry.name)
 
 
 def _walk(top: str, passed: PassedOver, others: bool = False) -> Iterator[tuple[str, list[os.DirEntry]]]:
@@ -208,9 +240,10 @@ def _is_link(entry: os.DirEntry) -> bool:
     return entry.is_symlink() or getattr(entry, "is_junction", bool)()  # the latter on Windows, from Python 3.12 on
 
 
-def count_photos(folder: Path) -> int:
-    """How many photos lie in a folder itself."""
-    return sum(not _is_folder(entry) and _is_photo_file(entry) for entry in entries_in(str(folder), PassedOver()))
+def loose_photos(folder: Path) -> list[str]:
+    """Paths of the photos in a folder itself, sorted."""
+    entries = entries_in(str(folder), PassedOver())
+    return sorted(entry.path for entry in entries if not _is_folder(entry) and _is_photo_file(entry))
 
 
 def has_photos(folder: Path) -> bool:
@@ -218,21 +251,25 @@ def has_photos(folder: Path) -> bool:
     return any(not _is_folder(entry) and _is_photo_file(entry) for entry in entries_in(str(folder), PassedOver()))
 
 
-def others_below(folder: Path, counted: Collection[str]) -> collections.Counter[str]:
-    """How many files below a folder do not count, by their kind in words.
+def others_below(folder: Path, counted: Collection[str]) -> dict[str, tuple[int, str]]:
+    """How many files below a folder do not count, by their kind in words, and the path of one of each kind.
 
     Args:
         folder: path of the folder.
         counted: paths of the files that do.
     """
-    found: collections.Counter[str] = collections.Counter()
+    found: dict[str, tuple[int, str]] = {}
     for place, files in _walk(str(folder), PassedOver(), others=True):
         system = next((part for part in Path(place).relative_to(folder).parts if is_system(part)), None)
         for entry in files:
-            if str(Path(place, entry.name)) in counted:
+            path = str(Path(place, entry.name))
+            if path in counted:
                 continue
-            if _is_photo_file(entry):
-                found[f"photos in {system}" if system else "photos outside of the class folders"] += 1
-            else:
-                found["other files"] += 1
+            kind = "other files"
+            if is_shard(entry.name):
+                kind = kind if system else SHARDS
+            elif _is_photo_file(entry):
+                kind = f"photos in {system}" if system else LOOSE
+            count, example = found.get(kind, (0, path))
+            found[kind] = (count + 1, min(example, path))
     return found

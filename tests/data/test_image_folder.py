@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from pictures import encoded, picture, sixteen_bit, write_photos
 from PIL import Image
+from shard_sets import write_tar
 
 from keras_vit.data import open_source
 from keras_vit.data.splits import SPLITS, divide
+from keras_vit.embedding.photo_lists import list_photos
 
 
 def paths(source, split):
@@ -163,7 +165,7 @@ def test_folder_without_two_classes_is_refused(tmp_path):
 def test_classes_that_differ_between_splits_are_refused(tmp_path):
     write_photos(tmp_path / "train")
     write_photos(tmp_path / "test", classes=("ash", "birch", "elm"))
-    with pytest.raises(ValueError, match=r"`train` and `test`.*cedar, elm"):
+    with pytest.raises(ValueError, match=r"differ: only `train` has cedar; only `test` has elm\."):
         open_source(tmp_path)
 
 
@@ -202,7 +204,10 @@ def test_names_of_files_and_folders_steer_no_terminal_and_make_no_line(tmp_path)
     assert all(line.isprintable() for text in texts for line in text.split("\n"))
     shutil.rmtree(root / "test" / "ash")
     (root / "test" / "a\x1b[2Jsh").mkdir()
-    with pytest.warns(UserWarning, match="are left out"), pytest.raises(ValueError, match="differ in a") as caught:
+    with (
+        pytest.warns(UserWarning, match="are left out"),
+        pytest.raises(ValueError, match="has ash; only `test` has a") as caught,
+    ):
         open_source(root)
     assert all(line.isprintable() for line in str(caught.value).split("\n"))
 
@@ -221,9 +226,13 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     for name in ("._0.jpeg", ".DS_Store", "Thumbs.db", "desktop.ini"):
         (root / "ash" / name).write_bytes(b"x")
     (root / "loose.JPG").write_bytes(encoded(picture()))
-    source = open_source(root)
+    write_tar(root / "birch" / "more.tar", [])
+    with pytest.warns(UserWarning, match=r"class folders \(1, as .*loose.JPG\); shards \(1, as .*birch/more.tar\)"):
+        source = open_source(root)
     assert source.class_names == ("ash", "birch", "cedar")
     assert sum(source.sizes.values()) == 15
+    assert len(list_photos(root).entries) == 16
+    assert list_photos(root).notes == [f"1 shard not read, as photos lie in folders here: {root}/birch/more.tar"]
     kinds = source.describe()["ignored_kinds"]
     assert kinds["photos in @eaDir"] == 2
     assert kinds["photos outside of the class folders"] == 1
@@ -243,7 +252,10 @@ def test_class_called_train_is_a_class_among_classes(tmp_path):
     write_photos(tmp_path / "d" / "test", classes=("bus", "train"), seed=1)
     assert open_source(tmp_path / "d").sizes == {"train": 10, "test": 10}
     write_photos(tmp_path / "d", classes=("more",), seed=2)  # next to splits
-    with pytest.warns(UserWarning, match="left out: more"):
+    with (
+        pytest.warns(UserWarning, match="left out: more"),
+        pytest.warns(UserWarning, match=r"left out: photos outside of the class folders \(5, as .*more/0"),
+    ):
         assert open_source(tmp_path / "d").sizes == {"train": 10, "test": 10}
 
 

@@ -3,58 +3,65 @@
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from keras_vit.data.shards.rows import ShardError
 from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.files import expand_path
-from keras_vit.images.photo_files import PassedOver, entries_in, folders_in, photos_below
-from keras_vit.pages.formatting import printable
+from keras_vit.images.photo_files import (
+    PassedOver,
+    entries_in,
+    folders_in,
+    is_packed_shard,
+    is_shard,
+    is_within,
+    loose_photos,
+    photos_below,
+    shard_kind,
+)
+from keras_vit.pages.formatting import plural, printable
 
-KINDS = {"tar": "tar", "tfrecord": "tfrecord", "tfrecords": "tfrecord", "tfrec": "tfrecord", "parquet": "parquet"}
-KINDS |= {"array_record": "array_record", "arrayrecord": "array_record"}
-_SUFFIX = re.compile(rf"\.({'|'.join(KINDS)})(-\d+-of-\d+)?$", re.IGNORECASE)
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}", re.ASCII)
-_PACKED = re.compile(r"\.(tar\.(gz|bz2|xz|zst)|tgz|tfrecords?\.gz)$", re.IGNORECASE)
 
 
-def shard_kind(path: str | Path) -> str | None:
-    """`"tar"`, `"tfrecord"`, `"parquet"` or `"array_record"` by the name of a file; `None` for another."""
-    found = _SUFFIX.search(os.path.basename(path))
-    return KINDS[found[1].lower()] if found else None
-
-
-def find_shards(what: str | os.PathLike) -> list[Path]:
+def find_shards(what: str | os.PathLike, by_split: bool = True) -> list[Path]:
     """The shards that a folder, a file or a pattern names, sorted; none for other data.
 
     A pattern is `shards/train-*.tar`, or WebDataset's `shards/train-{000..009}.tar`, all of which must be there.
 
     A folder is one of shards if they lie in it, in folders of splits in it, or all in its folder `data`, as in a
-    download of a data set from the Hub, and no photos lie in folders of it. A
-    Parquet file with the name of a tar has metadata, as img2dataset writes them, and does not count.
+    download of a data set from the Hub, and no photos lie in folders of it. A Parquet file with the name of a tar has
+    metadata, as img2dataset writes them, and does not count. A file with several names counts once.
+
+    Args:
+        what: a path or a pattern.
+        by_split: whether a file counts once in each split where it has a name, and not once in all.
 
     Raises:
-        ShardError: for a pattern that no shard fits, for a missing one of numbers in braces, for compressed tars, and
-            for shards of several kinds.
+        ShardError: for a pattern that no shard fits, for a missing one of numbers in braces, for compressed tars, for
+            shards of several kinds, and for a folder of shards with more of them in other folders.
+
+    Warns:
+        UserWarning: for photos next to shards, and for a file with several names.
     """
     path = expand_path(what)
     if os.path.isdir(path):
         found = _shards_in_folder(path)
     elif os.path.exists(path):
-        found = [path] if shard_kind(path) or _PACKED.search(path.name) else []
+        found = [path] if is_shard(path.name) else []
     elif shard_kind(path) and _BRACES.search(str(path)):
         found = sorted(_expand_braces(str(path)))
     elif glob.has_magic(str(path)):
-        is_named = bool(shard_kind(path) or _PACKED.search(path.name))
+        is_named = shard_kind(path) is not None or is_packed_shard(path)
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         found = found if is_named or all(map(shard_kind, found)) else []
         if is_named and not found:
             raise ShardError("a pattern must fit at least one shard", path, "which fits none")
     else:
         found = []
-    packed = next((file for file in found if _PACKED.search(file.name)), None)
-    if packed is not None:
+    if (packed := next(filter(is_packed_shard, found), None)) is not None:
         raise ShardError(
             "shards must not be compressed, as photos are read by their places in them",
             packed,
@@ -65,7 +72,34 @@ def find_shards(what: str | os.PathLike) -> list[Path]:
     if len(kinds) > 1:
         names = " and ".join(list(kinds.values())[:2])
         raise ShardError("the shards of a data set must be of one kind", path, f"with {names}", "Pass one, as *.tar.")
-    return found
+    top = path if os.path.isdir(path) else None
+    return _each_once(found, shard_splits(found, top) if found and by_split else None)
+
+
+def _each_once(files: list[Path], splits: list[str] | None) -> list[Path]:
+    """The same without files of a split that are others of it by another name; they are named."""
+    known: dict[tuple, Path] = {}
+    again = []
+    of_files = zip(files, splits or [""] * len(files), strict=True)
+    for file, split in sorted(of_files, key=lambda pair: pair[0].is_symlink()):  # links last: a file has its own name
+        first = known.setdefault((split, _identity(file)), file)
+        again += [] if first is file else [(file, first)]
+    if again:
+        file, first = again[0]
+        words = f"{plural(len(again), 'shard')} not read again, as no photo counts twice: {printable(file)}, which is"
+        warnings.warn(f"{words} {printable(first)}.", UserWarning, stacklevel=3)
+    return sorted(known.values())
+
+
+def _identity(file: Path) -> object:
+    """What is equal for all names of a file: its real path, or of hard links what the disk says of it."""
+    real = os.path.realpath(file)
+    try:
+        status = os.stat(real)
+    except OSError:  # `read_index` says why
+        return real
+    numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return numbers if status.st_nlink > 1 else real
 
 
 def _expand_braces(text: str) -> Iterator[Path]:
@@ -81,22 +115,45 @@ def _expand_braces(text: str) -> Iterator[Path]:
 
 
 def _shards_in_folder(path: Path) -> list[Path]:
-    """All with the name of a shard, also folders, pipes and links to nothing, which `read_index` names."""
+    """All with the name of a shard, also folders, pipes and links to nothing, which `read_index` names.
+
+    Raises:
+        ShardError: for shards in folders that are no splits, which may be those of another data set.
+    """
     folders, passed = folders_in(path, PassedOver()), PassedOver()
+    for folder in folders:
+        if any(photos_below(folder, passed=passed)):
+            return []
     splits = [folder for folder in folders if folder.name.lower() in SPLIT_ALIASES]
     entries = [entry for folder in (path, *splits) for entry in entries_in(str(folder), passed)]
-    names = [Path(entry.path) for entry in entries if not entry.name.startswith(".")]
-    found = sorted(file for file in names if shard_kind(file) or _PACKED.search(file.name))
-    if (found or path / "data" in folders) and any(any(photos_below(folder)) for folder in folders):
+    below = [Path(file) for file in passed.shards]
+    found = {Path(entry.path) for entry in entries if is_shard(entry.name)}
+    found |= {file for file in below if any(is_within(str(file), str(folder)) for folder in splits)}
+    is_download = not found and path / "data" in folders  # of a data set from the Hub
+    shards = _shards_in_folder(path / "data") if is_download else _without_metadata(found)
+    if not shards:
         return []
-    if not found and path / "data" in folders:  # as a download of a data set from the Hub has them
-        return _shards_in_folder(path / "data")
-    if found:
-        passed.check()
-    photos = {file.with_suffix("") for file in found if shard_kind(file) != "parquet"}
-    return [
-        file for file in found if shard_kind(file) != "parquet" or file.with_suffix("") not in photos
-    ]  # img2dataset's
+    passed.check()
+    known = set(map(os.path.realpath, shards))
+    others = [file for file in _without_metadata({*shards, *below}) if os.path.realpath(file) not in known]
+    named = f"{plural(len(others), 'shard')} in other folders, as {others[0]}" if others else ""
+    pattern = f"a pattern for all of them, as '{path}/**/*{shards[0].suffix}'"
+    if others and is_download:
+        warnings.warn(f"left out {printable(named)}. Pass their folder, or {pattern}.", UserWarning, stacklevel=3)
+    elif others:
+        rule = "all shards of a folder must lie in it or in its folders of splits"
+        found_words = f"with {shards[0].name}, and {named}"
+        raise ShardError(rule, path, found_words, f"Pass {pattern}, or move the others away.")
+    if loose := loose_photos(path):
+        words = f"{plural(len(loose), 'photo')} next to shards left out: {printable(loose[0])}."
+        warnings.warn(f"{words} Move them away, or pass a pattern for the shards.", UserWarning, stacklevel=3)
+    return shards
+
+
+def _without_metadata(files: Collection[Path]) -> list[Path]:
+    """The same, sorted, without Parquet files that img2dataset writes next to tars of the same name."""
+    photos = {file.with_suffix("") for file in files if shard_kind(file) != "parquet"}
+    return sorted(file for file in files if shard_kind(file) != "parquet" or file.with_suffix("") not in photos)
 
 
 def common_folder(files: Sequence[Path]) -> Path:
@@ -114,7 +171,8 @@ def shard_splits(files: Sequence[Path], top: Path | None) -> list[str] | None:
     Raises:
         ShardError: if some have one and others not.
     """
-    found = [_split_of(file, top) for file in files]
+    base = (top or common_folder(files)).absolute()
+    found = [_split_of(file, base, top is None) for file in files]
     if not any(found):
         return None
     without = next((file for file, split in zip(files, found, strict=True) if split is None), None)
@@ -127,10 +185,9 @@ def shard_splits(files: Sequence[Path], top: Path | None) -> list[str] | None:
     return [str(split) for split in found]
 
 
-def _split_of(file: Path, top: Path | None) -> str | None:
-    words = re.split(r"[-._ ]", _SUFFIX.sub("", file.name).lower())
-    named = [SPLIT_ALIASES[word] for word in words if word in SPLIT_ALIASES]
-    folder = file.absolute().parent
-    if not named and (top is None or folder != top.absolute()):
-        named = [SPLIT_ALIASES[word] for word in (folder.name.lower(),) if word in SPLIT_ALIASES]
-    return named[0] if named else None
+def _split_of(file: Path, base: Path, may_be_base: bool) -> str | None:
+    """The split in a shard's name, or in that of the nearest folder below `base` that has one, or of `base` itself."""
+    words = re.split(r"[-._ ]", file.name.lower())
+    above = [folder for folder in file.absolute().parents if is_within(str(folder), str(base))]
+    words += [folder.name.lower() for folder in above if may_be_base or folder != base]
+    return next((SPLIT_ALIASES[word] for word in words if word in SPLIT_ALIASES), None)

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.shards import parquet, records, tars
-from keras_vit.data.shards.finding import common_folder, shard_kind
+from keras_vit.data.shards.finding import common_folder
 from keras_vit.data.shards.rows import Row, Rows, ShardError, with_unique_keys
 from keras_vit.files import FileKindError, atomic_write, cache_dir, open_regular
+from keras_vit.images.photo_files import shard_kind
 from keras_vit.pages.formatting import printable
 
 NAME = ".keras_vit_index.npz"

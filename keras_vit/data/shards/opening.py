@@ -24,7 +24,10 @@ from keras_vit.images.validation import ValidImage, check_image, mark_validated
 
 CLASSES = ("labels.json", "classes.txt")  # in the folder of the shards; the first counts
 _MOST_BYTES = 1 << 26
-_LABEL = "A label is one whole number or one name; in a tar, that of a .cls or of the field label of a .json."
+_LABEL = (
+    "A label is one whole number or one name, not null; in a tar, that of a .cls or of the field label of a .json. "
+    "Several of a photo are read with --task multi-label."
+)
 
 
 def open_shards(
@@ -115,14 +118,14 @@ def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:
     Raises:
         ValueError: if no shards are there, and for a shard that cannot be read.
     """
-    return ((key, functools.partial(photo_bytes, place)) for key, place in shard_ranges(what))
-
-
-def shard_ranges(what: FilePath) -> Iterator[tuple[str, ByteRange]]:
-    """The photos in shards as `shard_photos` has them: a key, and where the photo lies."""
-    files = find_shards(what)
+    files = find_shards(what, by_split=False)
     if not files:
         raise ShardError("shards must be .tar, .tfrecord, .parquet or .array_record files", what, "where none are")
+    return ((key, functools.partial(photo_bytes, place)) for key, place in shard_ranges(files))
+
+
+def shard_ranges(files: Sequence[Path]) -> Iterator[tuple[str, ByteRange]]:
+    """The photos in shards as `shard_photos` has them: a key, and where the photo lies."""
     folder = common_folder(files)
     close_shards()
     for shard in read_index(files):
@@ -141,9 +144,14 @@ def _check_schemas(shards: Sequence[IndexedShard]) -> None:
     for shard in filled[1:]:
         first = filled[0]
         for fields, expected in zip(_schema(shard), _schema(first), strict=True):
-            if fields != expected:
-                found = f"with {fields}, and {first.path.name} with {expected}"
-                raise ShardError("the shards of a data set must have the same fields", shard.path, found)
+            if fields == expected:
+                continue
+            found = f"with {fields}, and {first.path.name} with {expected}"
+            if isinstance(fields, tuple) and isinstance(expected, tuple) and set(fields) != set(expected):
+                own = {shard.path.name: set(fields) - set(expected), first.path.name: set(expected) - set(fields)}
+                named = [f"{name} alone has {', '.join(sorted(names)[:10])}" for name, names in own.items() if names]
+                found = f"of {len(fields):,} classes, and {first.path.name} of {len(expected):,}: {'; '.join(named)}"
+            raise ShardError("the shards of a data set must have the same fields and classes", shard.path, found)
 
 
 def _schema(shard: IndexedShard) -> tuple[str, Any]:

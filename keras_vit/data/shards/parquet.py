@@ -24,6 +24,7 @@ _WINDOW = 1 << 16  # bytes that are searched at once
 _START = 64  # bytes of a photo by which its place is found
 _LARGE_PHOTO = 1 << 26  # bytes, the mean of a group of rows; also those that are read at once
 _NEEDS_CACHE = "the photos of a compressed Parquet file are copied into the cache, which must be writable"
+_ONLY_PATHS = "Photos are not read by paths in a Parquet file: list these in a .csv file with path and label."
 _RATIO = 50  # of what a column inflates to and its size in the file; photos are compressed already
 
 
@@ -63,6 +64,10 @@ def read_rows(path: str, copy: Callable[[], Path]) -> Rows:
             raise
         found = str(error).split("\n")[0].rstrip(". ")
         raise ShardError("a Parquet file must be whole", path, found, "Bring it again.") from error
+    if places and not any(size for _, size in places):
+        raise ShardError(
+            "a Parquet file must hold the bytes of photos", path, f"whose column {image} has none", _ONLY_PATHS
+        )
     found_rows = [Row(name, of, *place) for (name, of), place in zip(rows, places or (), strict=True)]
     return Rows(found_rows, f"{image}, {label or 'no label'} {kind}".strip(), names, copied)
 
@@ -84,6 +89,7 @@ def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple
             "a Parquet file of photos must have a column of bytes and path, or one of bytes that is called image",
             path,
             f"with the columns {known}",
+            _ONLY_PATHS,
         )
     image = next((name for name in IMAGES if name in pictures), pictures[0])
     classes = [name for name, kind in features.items() if kind.get("_type") == "ClassLabel" and name in schema.names]

@@ -1,5 +1,6 @@
 """What an index knows of a photo in a shard, and the words about a shard that is no good."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -73,16 +74,20 @@ def check_fields(path: str, number: int, fields: str, before: str) -> None:
 
 
 def label_text(value: Any) -> str | None:
-    """A label as text: numbers in decimal digits, names stripped; `None` for what is no label.
+    """A label as text: numbers in decimal digits, names stripped, `"True"` or `"False"`; `None` for what is no label.
 
     Args:
-        value: from a JSON, a column or a record; a list of one counts as its item, and bytes as UTF-8.
+        value: from a JSON, a column or a record; a list of one counts as its item, bytes as UTF-8, and a float that is
+            whole, which pandas makes of integers, as an integer.
     """
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
     if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        with contextlib.suppress(UnicodeDecodeError):
+            value = value.decode()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, (str, int)):
         return None
     text = str(value).strip()
     digits = text.removeprefix("-")

@@ -211,6 +211,10 @@ def test_columns_of_others_are_found_in_parquet(tmp_path):
     renamed = table().rename_columns(["img", "kind"]).replace_schema_metadata({"huggingface": NAMED})
     pq.write_table(renamed, tmp_path / "a.parquet")
     assert read(tmp_path / "a.parquet") == pairs("ab")
+    for number, kinds in enumerate(([0.0, 1.0], [b"0", b"1"], [["0"], ["1"]], [False, True])):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(table(label=pa.array([kinds[label] for label in LABELS])), path)
+        assert read(path) == pairs("01" if number < 3 else ["False", "True"])
     pq.write_table(table(JPEGS).rename_columns(["jpg", "cls"]), tmp_path / "b.parquet")
     assert read(tmp_path / "b.parquet") == pairs()
     pq.write_table(table(label=pa.array(["cd"[label] for label in LABELS])), tmp_path / "c.parquet")
@@ -228,7 +232,16 @@ def test_columns_of_others_are_found_in_parquet(tmp_path):
         ({"label": None}, r"must have a label.*a\.parquet, row '0.jpg'"),
         ({"label": pa.array([0, 1, None, 1, 1, 1])}, r"must have a label.*a\.parquet, row '2.jpg'"),
         ({"label": pa.array([0.5] * 6)}, "must have a label.*row '0.jpg', read from image, label double. A label is"),
-        ({"label": pa.array([True] * 6)}, "must have a label.*row '0.jpg', read from image, label bool. A label is"),
+        (
+            {"label": pa.array([b"\xff"] * 6)},
+            "must have a label.*row '0.jpg', read from image, label binary",
+        ),
+        ({"label": pa.array([[0, 1]] * 6)}, "must have a label.*label list.*--task multi-label"),
+        ({"image": None, "path": pa.array(["0.jpg"] * 6)}, r"path \(string\). Photos are not read by paths.*\.csv"),
+        (
+            {"photos": [{"bytes": None, "path": "0.jpg"}] * 6},
+            "whose column image has none. Photos are not read by",
+        ),
     ],
 )
 def test_parquet_that_is_no_good_is_named(tmp_path, given, words):

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import tarfile
 import warnings
 
@@ -19,6 +20,7 @@ from keras_vit.data.shards import index
 from keras_vit.data.shards.opening import shard_photos
 from keras_vit.data.shards.tars import read_rows
 from keras_vit.data.source import fingerprint
+from keras_vit.embedding.photo_lists import list_photos
 from keras_vit.files import cache_dir
 from keras_vit.images.byte_ranges import close_shards
 from keras_vit.images.preprocessing import Preprocessing
@@ -243,6 +245,48 @@ def test_splits_are_named_by_files_or_folders(tmp_path):
     for pattern, words in (("*.foo", "none"), ("*.g?", r"1 file\(s\) or folder\(s\), as '.*set.tar.gz'")):
         with pytest.raises(ValueError, match=f"(?s)pattern of data must fit shards.*/flat/.*', which fits {words}"):
             open_source(f"{tmp_path}/flat/{pattern}")
+
+
+def test_shards_in_further_folders_are_read_or_named(tmp_path):
+    """Else 20 of 30 photos are lost without a word."""
+    for number, place in enumerate(("train/0/a.tar", "train/1/b.tar", "test/c.tar")):
+        write_tar(tmp_path / "set" / place, [(f"{number}{name}", data) for name, data in labelled("x.jpg", "y.jpg")])
+    for what in (tmp_path / "set", f"{tmp_path}/set/**/*.tar"):
+        with pytest.warns(UserWarning, match="in more than one split"):  # all of two pictures
+            assert open_source(what).sizes == {"train": 6, "test": 3}
+        assert len(list_photos(what).entries) == 9
+    write_tar(tmp_path / "set" / "other" / "d.tar", labelled("d.jpg"))
+    shutil.copytree(tmp_path / "set" / "train" / "0", tmp_path / "hub" / "data")
+    shutil.copytree(tmp_path / "set" / "other", tmp_path / "hub" / "d")
+    for read in (open_source, list_photos, shard_photos):
+        with pytest.raises(ValueError, match=r"1 shard in other folders, as .*other/d\.tar\. Pass a pattern.*/\*\*/"):
+            read(tmp_path / "set")
+        with pytest.warns(UserWarning, match=r"left out 1 shard in other folders, as .*hub/d/d\.tar"):
+            read(tmp_path / "hub")
+    shutil.rmtree(tmp_path / "set" / "train")
+    shutil.rmtree(tmp_path / "set" / "test")
+    with pytest.raises(ValueError, match=r"with 1 shard in other folders, as .*other/d\.tar"):
+        list_photos(tmp_path / "set")
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_shard_with_two_names_counts_once_and_is_named(tmp_path, link):
+    write_tar(tmp_path / "train-a.tar", labelled("x.jpg", "y.jpg", "z.jpg"))
+    (tmp_path / "x.jpg").write_bytes(JPEG)
+    for place in ("test/0.tar", "test/1.tar", "train-b.tar"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        link(tmp_path / "train-a.tar", tmp_path / place)
+    with (
+        pytest.warns(UserWarning, match=r"3 shards not read again, as .*\.tar, which is .*(train-a|0)\.tar"),
+        pytest.warns(UserWarning, match=r"1 photo next to shards left out: .*x\.jpg"),
+    ):
+        assert len(list_photos(tmp_path).entries) == 4
+    (tmp_path / "x.jpg").unlink()
+    with (
+        pytest.warns(UserWarning, match=r"2 shards not read again, as "),
+        pytest.warns(UserWarning, match="in more than one split"),
+    ):
+        assert open_source(tmp_path).sizes == {"train": 4, "test": 4}
 
 
 def test_index_is_made_once_and_anew_for_a_shard_that_changed(tmp_path, monkeypatch):
