@@ -145,7 +145,7 @@ def build(
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
     model.class_names = _names_of(checkpoint, head)
     model.provenance = find_provenance(checkpoint, source.record, config, {*given, resize_method}, methods)
-    model.weights_source = checkpoint.path
+    model.weights_source = source.record or checkpoint.path
     # Fill: every weight gets its value.
     model.load_report = fill(
         model,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from keras_vit.annotations import FilePath, Tensor
 from keras_vit.builders import build
-from keras_vit.checks import with_hints
+from keras_vit.checks import check_choice, with_hints
 from keras_vit.config.text import TEXT_FIELDS, TextConfig
 from keras_vit.config.variants import ENCODERS
 from keras_vit.files import expand_path
@@ -22,8 +22,8 @@ from keras_vit.text.templates import NAMED, check_classes, find_templates, promp
 from keras_vit.text.tokenizer import Tokenizer
 from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.read import CheckpointError
-from keras_vit.weights.registry import usual_weights
-from keras_vit.weights.resolve import find_text_file
+from keras_vit.weights.registry import WeightsRecord, usual_weights
+from keras_vit.weights.resolve_text import TextSource, find_text
 from keras_vit.weights.text import TextCheckpoint, read_text_checkpoint
 
 _CLIP_IDS = 49408  # of OpenAI's vocabulary
@@ -31,9 +31,9 @@ _POSITIONS = "position_embedding/table"
 
 
 def build_text(
-    config: TextConfig | None = None,
+    config: TextConfig | str | None = None,
     include_top: bool = True,
-    weights: FilePath | None = None,
+    weights: FilePath | WeightsRecord | None = None,
     *,
     pooling: str | None = None,
     max_length: int | None = None,
@@ -50,10 +50,12 @@ def build_text(
         (None, 12)
 
     Args:
-        config: a `TextConfig`; by default it is read off the file of `weights` and the config in its folder.
+        config: a `TextConfig`, or the name of an image tower as `"clip/B16"`, whose text tower is meant; by default it
+            is read off the file of `weights` and the config in its folder.
         include_top: whether to end in the projection to E, if there is one; else the pooled place `(B, D)`.
-        weights: `None` for random initialisation; or a published name with both towers, `"hf:owner/repository"`, or the
-            path of a file or folder.
+        weights: `None` for random initialisation, or of a name the usual ones; else a published name with both towers,
+            as `"clip/B16"`, or of its weights, as `"openai"` with `config="clip/B16"`; `"hf:owner/repository"`; a
+            record of `find_weights`; or the path of a file or folder.
         pooling: `"none"` for all places after the last norm `(B, T, D)`, without the top.
         max_length: T, ids of a text; by default as many as the file has positions.
         name: of the model.
@@ -78,22 +80,25 @@ def build_text(
         if field not in TEXT_FIELDS:
             raise TypeError(f"keyword arguments must be fields of `TextConfig`.\nReceived: {field}={given[field]!r}.")
     include_top = include_top and given.get("pooling") != "none"
+    variant, config = (config, None) if isinstance(config, str) else (None, config)
     if config is not None and weights is None:
         return build_text_graph(config.replace(**given), include_top, name or "text")
-    if weights is None:
+    if weights is None and variant is None:
         raise TypeError("a text tower is built from a config, from weights, or from both.\nReceived: neither.")
-    checkpoint = read_text_checkpoint(_text_path(weights))
+    source = _text_source(weights, variant)
+    checkpoint = read_text_checkpoint(source.path)
     if sha256 is not None and (found := file_sha256(checkpoint.path)) != sha256.lower():
         raise CheckpointError(
             f"the file must have the sha256 that was asked for.\nReceived: {checkpoint.path} with {found}."
         )
-    wanted = checkpoint.config(**given) if config is None else config.replace(**given)
+    wanted = checkpoint.config(**{**source.fields, **given}) if config is None else config.replace(**given)
     with uninitialized_variables():
         model = build_text_graph(wanted, include_top, name or "text")
     model.load_report = _fill(model, checkpoint, strict)
-    model.provenance = dict(checkpoint.provenance)
+    model.provenance = {**checkpoint.provenance, **source.facts}
+    model.load_report += source.contradictions(checkpoint.fields)
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
-    model.tokenizer = _tokenizer_of(checkpoint, wanted.max_length)
+    model.tokenizer = _tokenizer_of(source, checkpoint, wanted.max_length)
     return model
 
 
@@ -152,7 +157,9 @@ def tokenizer(source: FilePath, *, max_length: int | None = None, clean: str | N
         return open_tokenizer(Path(), max_length, clean, is_clip=True)
     path = expand_path(source)
     if not path.exists() and isinstance(source, str) and (source in ENCODERS or source.startswith("hf:")):
-        path = _text_path(source).parent
+        found = _text_source(source)
+        checkpoint = read_text_checkpoint(found.path)
+        return _open_tokenizer(found, checkpoint, max_length or checkpoint.fields["max_length"], clean)
     if not path.exists():
         raise FileNotFoundError(
             "`source` must be a folder, a vocabulary's file, or a published name.\n"
@@ -163,11 +170,13 @@ def tokenizer(source: FilePath, *, max_length: int | None = None, clean: str | N
     return open_tokenizer(path, max_length or _rows(path), clean, is_clip=_has_clip_ids(path))
 
 
-def _text_path(source: FilePath) -> Path:
-    """The file with the text tower of a source; of an encoder's name that of its usual weights."""
-    if isinstance(source, str) and source in ENCODERS:
-        return find_text_file(usual_weights(source), source)
-    return find_text_file(source)
+def _text_source(weights: FilePath | WeightsRecord | None, variant: str | None = None) -> TextSource:
+    """Where the text tower is; of an encoder's name it is that of its usual weights."""
+    if variant is None and isinstance(weights, str) and weights in ENCODERS:
+        variant, weights = weights, None
+    if variant is not None:
+        check_choice("config", variant, tuple(ENCODERS))
+    return find_text(usual_weights(str(variant)) if weights is None else weights, variant)
 
 
 def _text_checkpoint(path: Path) -> TextCheckpoint | None:
@@ -189,13 +198,21 @@ def _has_clip_ids(folder: Path) -> bool:
     return checkpoint is not None and checkpoint.fields["vocabulary_size"] == _CLIP_IDS
 
 
-def _tokenizer_of(checkpoint: TextCheckpoint, max_length: int) -> Tokenizer | None:
-    """The tokenizer next to a file, or `None` where there is none that is known, or no library that reads it."""
-    is_clip = checkpoint.fields["vocabulary_size"] == _CLIP_IDS
+def _tokenizer_of(source: TextSource, checkpoint: TextCheckpoint, max_length: int) -> Tokenizer | None:
+    """The tokenizer of a file, or `None` where there is none that is known, or no library that reads it."""
     try:
-        return open_tokenizer(checkpoint.path.parent, max_length, is_clip=is_clip)
+        return _open_tokenizer(source, checkpoint, max_length)
     except (FileNotFoundError, ImportError):
         return None
+
+
+def _open_tokenizer(
+    source: TextSource, checkpoint: TextCheckpoint, max_length: int, clean: str | None = None
+) -> Tokenizer:
+    is_clip = checkpoint.fields["vocabulary_size"] == _CLIP_IDS
+    return open_tokenizer(
+        source.vocabulary or checkpoint.path.parent, max_length, clean, is_clip=is_clip, weights=checkpoint.path
+    )
 
 
 @with_hints
@@ -265,7 +282,7 @@ def zero_shot(
     else:
         names = check_classes(classes)
         if text is None:
-            text = build_text(weights=_text_source(tower) if isinstance(model, VisionTransformer) else model)
+            text = build_text(weights=_source_of(tower) if isinstance(model, VisionTransformer) else model)
         embeddings = _class_embeddings(text, names, templates)
         logit_scale = next((scale for scale in (logit_scale, tower.logit_scale) if scale is not None), text.logit_scale)
         logit_bias = next((bias for bias in (logit_bias, tower.logit_bias) if bias is not None), text.logit_bias)
@@ -293,7 +310,7 @@ def _image_tower(source: FilePath) -> VisionTransformer:
         return build(**given, include_top=False)
 
 
-def _text_source(tower: VisionTransformer) -> FilePath:
+def _source_of(tower: VisionTransformer) -> FilePath | WeightsRecord:
     if tower.weights_source is None:
         raise ValueError(
             "`classes` are embedded by the text tower of the image tower's file, and it is not known here.\n"

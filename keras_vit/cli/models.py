@@ -52,7 +52,6 @@ def load_zero_shot(
         templates: as for `keras_vit.zero_shot`.
     """
     from keras_vit.text_builders import build_text, zero_shot
-    from keras_vit.weights.resolve import find_text_file
 
     found = variant_and_weights(given, weights)
     if found is None:
@@ -61,7 +60,7 @@ def load_zero_shot(
             f"Received: {given}, the folder of a run or a .keras file. Pass a folder with both, or a name as clip/B16."
         )
     variant, named = found
-    text, model = build_text(weights=find_text_file(named, variant)), named
+    text, model = build_text(variant, weights=named), named
     if variant is not None:
         model = load_any(given, weights, needs_head=False)[0]
     kind = "sigmoid" if text.logit_bias else "softmax"

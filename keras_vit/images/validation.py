@@ -106,7 +106,7 @@ def check_images(
     """
     pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
     with silent_descriptor(2, sys.stderr) as stderr, pool:  # libjpeg writes a line to it for each damaged file
-        found = list(_with_progress(pool.map(check_image, paths), len(paths), stderr))
+        found = list(with_progress(pool.map(check_image, paths), len(paths), stderr))
     bad = [*others, *(image for image in found if isinstance(image, BadImage))]
     if bad and on_bad_image == "raise":
         raise ArgumentError(
@@ -311,15 +311,18 @@ def _summary(bad: Sequence[BadImage]) -> str:
     return "\n".join([f"{_count_in_words(bad)}:", *lines, *more])
 
 
-def _with_progress(results: Iterable[Any], total: int, stderr: int | None = None) -> Iterator[Any]:
+def with_progress(
+    results: Iterable[Any], total: int, stderr: int | None = None, label: str = "Checking images"
+) -> Iterator[Any]:
     """Yields the same results; after a second, a terminal shows a progress bar with the time left.
 
     Args:
         results: an iterator.
         total: number of results.
         stderr: a copy of the descriptor of the standard error, if descriptor 2 itself is silent.
+        label: what is being done.
     """
-    if not sys.stderr.isatty():
+    if not (sys.stderr and sys.stderr.isatty()):
         yield from results
         return
     from rich.console import Console
@@ -329,7 +332,7 @@ def _with_progress(results: Iterable[Any], total: int, stderr: int | None = None
     with visible_stderr(stderr) as stream, Progress(console=Console(file=stream), transient=True) as progress:
         for done, result in enumerate(results, 1):
             if task is None and time.monotonic() - began > _PATIENCE:
-                task = progress.add_task("Checking images", total=total)
+                task = progress.add_task(label, total=total)
             if task is not None:
                 progress.update(task, completed=done)
             yield result

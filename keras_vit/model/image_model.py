@@ -68,7 +68,8 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         load_report: one line for each adaptation that loading made.
         provenance: of loaded weights what no tensor says, as the activation and the rule that resizes positions:
             `{name: (value, source)}`. The source is a published record, a config, or the software of the file.
-        weights_source: the file that `build` has loaded in this process, in which a text tower may be; else `None`.
+        weights_source: what `build` has loaded in this process, to which a text tower may belong: a published record or
+            the file's path; else `None`.
         class_names: names of the K outputs, as a run sets them; `None` where they are not known.
         head_kind: what the head answers, one of `config.heads.WITH_HEAD`: `"classes"` of which one is right, `"labels"`
             of which several may be, or `"numbers"`.
@@ -101,7 +102,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             preprocessing = Preprocessing(**preprocessing)
         self.preprocessing: Preprocessing = cast(Preprocessing, preprocessing)
         self.load_report: tuple[str, ...] = tuple(weights_report)
-        self.weights_source: FilePath | None = None
+        self.weights_source: Any = None
         self.provenance = {name: (value, who) for name, (value, who) in current_arguments(weights_facts or {}).items()}
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
         self.logit_scale, self.logit_bias = similarity or (None, None)

@@ -18,7 +18,12 @@ _HF_LENGTHS = {"clip": 77, "metaclip_2": 77, "siglip": 64, "siglip2": 64, "tipsv
 
 
 def open_tokenizer(
-    path: Path, max_length: int | None = None, clean: str | None = None, *, is_clip: bool = False
+    path: Path,
+    max_length: int | None = None,
+    clean: str | None = None,
+    *,
+    is_clip: bool = False,
+    weights: Path | None = None,
 ) -> Tokenizer:
     """The tokenizer of a folder, or of one of its files.
 
@@ -27,24 +32,27 @@ def open_tokenizer(
         max_length: T; by default that of the config in the folder, else 77 for CLIP's vocabulary and 64 for others.
         clean: a word of `CLEANINGS`; by default what the software of the folder does.
         is_clip: whether the weights of the folder are of CLIP's vocabulary, which is then taken where there is none.
+        weights: the file that the tokenizer is for, whose folder has the config; by default it is that of `path`.
 
     Raises:
         FileNotFoundError: if there is no vocabulary.
         ValueError: for a file that is none.
     """
-    folder = path if path.is_dir() else path.parent
+    folder = weights.parent if weights else path if path.is_dir() else path.parent
     file = next((path / name for name in _FILES if (path / name).is_file()), None) if path.is_dir() else path
     if file is None and not is_clip:
         raise FileNotFoundError(
             f"a folder must have a tokenizer's file: {', '.join(_FILES)}.\nReceived: {path} without one. Put the file "
             "of the model's authors into it, or pass the folder that has one."
         )
-    software, config = _software(folder)
+    software, config = _software(folder, weights)
     model = str(config.get("model_type", ""))
     text = _object(config, "model_cfg", "text_cfg") if software == "open_clip" else _object(config, "text_config")
     options = _object(text, "tokenizer_kwargs")
     is_by_name = software == "open_clip" and "hf_tokenizer_name" in text
     facts: dict[str, Any] = {}
+    if is_clip and software == "open_clip" and not is_by_name and file is not None and not file.name.endswith(".gz"):
+        file = None  # OpenCLIP reads its own copy of CLIP's vocabulary, and a folder may have transformers' too
     name = "" if file is None else file.name
     if file is None or name.endswith((".gz", ".txt")):
         data = None if file is None else read_regular(file, _MOST_BYTES)
@@ -64,7 +72,7 @@ def open_tokenizer(
         if model.startswith("siglip"):
             usual = "siglip_transformers" if kind == "Unigram" else "lowercase"
         length = _CLIP_LENGTH if '"</w>"' in pieces.data.decode() else _OTHER_LENGTH
-        facts["pad_id"] = _padding(folder, pieces)
+        facts["pad_id"] = _padding(file.parent, pieces)
     if software == "open_clip":
         usual = options.get("clean") or ("whitespace" if is_by_name else "lower")
         facts["pad_id"] = facts.get("pad_id") if is_by_name else 0
@@ -75,13 +83,28 @@ def open_tokenizer(
     return Tokenizer(pieces, max_length or length, clean or usual, **facts)
 
 
-def _software(folder: Path) -> tuple[str, dict]:
+def has_vocabulary(folder: Path) -> bool:
+    """Whether one of a tokenizer's files is in a folder."""
+    return any((folder / name).is_file() for name in _FILES)
+
+
+def vocabulary_name(config: Mapping[str, Any]) -> str:
+    """The repository whose tokenizer an `open_clip_config.json` names, or `""`."""
+    return str(_object(config, "model_cfg", "text_cfg").get("hf_tokenizer_name") or "")
+
+
+def _software(folder: Path, weights: Path | None) -> tuple[str, dict]:
     """`"open_clip"`, `"transformers"` or `"authors"`, by the config in the folder, and that config."""
-    of_transformers = read_json_object(folder / "config.json")
-    if of_transformers is not None and "model_type" in of_transformers:
-        return "transformers", of_transformers
-    of_open_clip = read_json_object(folder / "open_clip_config.json")
-    return ("authors", {}) if of_open_clip is None else ("open_clip", of_open_clip)
+    found = {
+        "transformers": read_json_object(folder / "config.json"),
+        "open_clip": read_json_object(folder / "open_clip_config.json"),
+    }
+    if weights is not None and weights.name.startswith("open_clip"):  # a folder may have the files of both
+        found = dict(reversed(found.items()))
+    for software, config in found.items():
+        if config is not None and (software == "open_clip" or "model_type" in config):
+            return software, config
+    return "authors", {}
 
 
 def _object(config: Mapping[str, Any], *names: str) -> dict:

@@ -17,6 +17,7 @@ import numpy as np
 from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int, with_parameters
 from keras_vit.text.cleaning import CLEANINGS
 
+_AT_ONCE = 8192  # texts; the libraries keep much more of each than its ids
 _CLIP_MERGES = 49152 - 256 - 2  # of the lines below the header; the others are not read
 _CLIP_PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _SPECIAL = {"openai": ("<|startoftext|>", "<|endoftext|>"), "open_clip": ("<start_of_text>", "<end_of_text>")}
@@ -77,7 +78,9 @@ class Tokenizer:
         texts = [texts] if isinstance(texts, str) else check_texts("texts", texts)
         ids = np.full((len(texts), self.max_length), self.pad_id, "int32")
         clean = CLEANINGS[self.clean]
-        for row, found in zip(ids, self._encode([clean(text) for text in texts]), strict=True):
+        parts = (texts[start : start + _AT_ONCE] for start in range(0, len(texts), _AT_ONCE))
+        encoded = (found for part in parts for found in self._encode([clean(text) for text in part]))
+        for row, found in zip(ids, encoded, strict=True):
             if len(found) > self.max_length:
                 found = found[: self.max_length]
                 found[-1] = found[-1] if self.end_id is None else self.end_id

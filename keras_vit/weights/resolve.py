@@ -22,7 +22,7 @@ from keras_vit.weights.download.hugging_face import fetch_from_hub, find_in_libr
 from keras_vit.weights.download.remote import RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
 from keras_vit.weights.read import CheckpointError
-from keras_vit.weights.read.sharded import INDEX, scan_any
+from keras_vit.weights.read.sharded import INDEX
 from keras_vit.weights.registry import WeightsRecord, all_records, find_weights
 from keras_vit.weights.registry.augreg import looks_like_augreg
 from keras_vit.weights.registry.record import display_name
@@ -31,7 +31,7 @@ _SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".pth.tar", ".bin", INDEX)
 _USUAL_NAMES = ("model.safetensors", "pytorch_model.bin")  # which some records have; other names are of one model
 _LOGGER = logging.getLogger("keras_vit")
 _RANDOM = ("", "false", "none", "null", "random", "scratch")  # which other software takes for no weights
-_HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@(\w[\w./-]*))?")
+HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@(\w[\w./-]*))?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
             return _from_hugging_face(weights, variant, sha256)
         if is_url(weights):
             return WeightsFile(fetch(_remote_url(weights, sha256), check=check_file))
-        if not _is_path(weights):
+        if not is_path(weights):
             record = find_weights(weights, _check_variant(variant, weights))
             if record.hf_repo is not None:
                 return _from_hugging_face(f"hf:{record.hf_repo}", variant, sha256)
@@ -87,9 +87,9 @@ def only_variant(weights: FilePath) -> str | None:
     """
     if not isinstance(weights, str) or is_url(weights):
         return None
-    if match := _HF_NAME.fullmatch(weights):
+    if match := HF_NAME.fullmatch(weights):
         return next((record.variant for record in all_records() if record.hf_repo == match[1]), None)
-    return None if _is_path(weights) else find_weights(weights).variant
+    return None if is_path(weights) else find_weights(weights).variant
 
 
 def _warn_terms(record: WeightsRecord | None, at_hand: Path | None) -> None:
@@ -127,7 +127,7 @@ def check_available(weights: FilePath, variant: str | None) -> None:
     if isinstance(weights, str):
         if weights.startswith("hf:") or is_url(weights):
             return
-        if not _is_path(weights):
+        if not is_path(weights):
             find_weights(weights, _check_variant(variant, weights))
             return
     if not os.path.exists(expand_path(weights)):
@@ -135,7 +135,7 @@ def check_available(weights: FilePath, variant: str | None) -> None:
 
 
 def _not_found(weights: FilePath) -> FileNotFoundError:
-    is_like_one = isinstance(weights, str) and _HF_NAME.fullmatch(f"hf:{weights}") and weights[0] not in ".~"
+    is_like_one = isinstance(weights, str) and HF_NAME.fullmatch(f"hf:{weights}") and weights[0] not in ".~"
     hub = f" A repository of the Hugging Face Hub is named 'hf:{weights}'." if is_like_one else ""
     return FileNotFoundError(
         "`weights` must be None, a published name (`keras_vit.list_weights()` has them), or the path of a "
@@ -153,7 +153,7 @@ def is_url(text: str) -> bool:
     return bool(re.match(r"https?://", text, re.IGNORECASE))
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
     """Whether text means a place on disk. Names of the table come first; `./name` always means a file."""
     if any(record.name == text for record in all_records()):
         return False
@@ -242,7 +242,7 @@ def _remote_url(url: str, sha256: str | None) -> RemoteFile:
 
 def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> WeightsFile:
     """A file of the Hugging Face Hub, and its record if the table has one."""
-    match = _HF_NAME.fullmatch(name)
+    match = HF_NAME.fullmatch(name)
     if match is None:
         raise ArgumentError(
             "a Hugging Face name must be `hf:owner/repository`, with `@revision` if need be.\n"
@@ -260,55 +260,6 @@ def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> We
     if record is not None and record.terms:
         _warn_terms(record, place_at_hand(file) or find_in_library_cache(file, repository))
     return WeightsFile(fetch_from_hub(file, repository, revision, check), record)
-
-
-# What a repository may have next to a file of both towers: which tower it is, and its tokenizer.
-_TEXT_FILES = (
-    *("config.json", "open_clip_config.json", "tokenizer_config.json", "tokenizer.json"),
-    *("spiece.model", "tokenizer.model", "vocab.json", "merges.txt"),
-)
-_OF_OPEN_CLIP = ("timm", "laion")  # whose repositories have both towers in a file of OpenCLIP's
-
-
-def find_text_file(weights: FilePath, variant: str | None = None) -> Path:
-    """The file with the text tower of weights, downloaded if it must be, with its tokenizer in the same folder.
-
-    timm's repositories have the image tower in `model.safetensors`, and both in a file of OpenCLIP.
-
-    Args:
-        weights: as for `find_file`.
-        variant: likewise.
-
-    Raises:
-        FileNotFoundError: if it is a path, and nothing is there.
-        ValueError: for an unknown name, or one without a text tower.
-        DownloadError: (an `OSError`) if it cannot be brought.
-    """
-    check_weights(weights)
-    name = str(weights)
-    if _is_path(name) or is_url(name):
-        return find_file(weights, variant).path if is_url(name) else expand_path(weights)
-    if not name.startswith("hf:"):
-        record = find_weights(name, variant) if variant is not None else find_weights(name)
-        if record.hf_repo is None:
-            raise ArgumentError(
-                "published weights must have a text tower, and those of the official code have none.\n"
-                f'Received: weights={name!r}. `keras_vit.list_weights(family="clip")` has some that do.',
-                parameters=("weights",),
-            )
-        name = f"hf:{record.hf_repo}"
-    match = _HF_NAME.fullmatch(name)
-    if match is None:
-        raise ArgumentError(
-            f"a Hugging Face name must be `hf:owner/repository`.\nReceived: weights={name!r}.", parameters=("weights",)
-        )
-    repository, revision = match.groups()
-    is_open_clip = repository.partition("/")[0] in _OF_OPEN_CLIP
-    file = "open_clip_model.safetensors" if is_open_clip else "model.safetensors"
-    place = f"hf/{repository}{'' if revision is None else f'@{revision}'}/{file}"
-    url = f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/{file}"
-    check = lambda path: scan_any(path).check()  # noqa: E731
-    return fetch_from_hub(RemoteFile(url, place), repository, revision, check, _TEXT_FILES)
 
 
 def _find_repository_record(repository: str, variant: str | None) -> WeightsRecord | None:

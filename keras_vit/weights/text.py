@@ -181,7 +181,7 @@ def _stated(row: Layout, path: Path, names: Mapping[str, Any], tensors: Mapping[
     """What no tensor says, and who says it."""
     config = _folder_config(path)
     if "open_clip" in config:
-        return "open_clip_config.json", _of_open_clip(_part(config["open_clip"], "model_cfg"), row)
+        return "open_clip_config.json", of_open_clip(_part(config["open_clip"], "model_cfg"), row)
     if "transformers" in config and row.name in ("huggingface_text", "huggingface_siglip_text", "tips_text"):
         return "config.json", _of_transformers(config["transformers"])
     software = row.software
@@ -207,7 +207,12 @@ def _part(config: Mapping[str, Any], name: str) -> dict:
     return found
 
 
-def _of_open_clip(model: Mapping[str, Any], row: Layout) -> Fields:
+def of_open_clip(model: Mapping[str, Any], row: Layout) -> Fields:
+    """Fields of `TextConfig` by the `model_cfg` of an `open_clip_config.json`, and by the row where it is silent.
+
+    Raises:
+        CheckpointError: for a tower of another architecture, by its name.
+    """
     text = _part(model, "text_cfg")
     if text.get("hf_model_name") or "multimodal_cfg" in model or text.get("embed_cls"):
         what = text.get("hf_model_name") or "CoCa"

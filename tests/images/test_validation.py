@@ -172,5 +172,5 @@ def test_progress_is_shown_on_a_terminal_after_a_second(monkeypatch):
         terminal = Terminal()
         monkeypatch.setattr("sys.stderr", terminal)
         monkeypatch.setattr(validation, "_PATIENCE", patience)
-        assert list(validation._with_progress(iter("abc"), 3)) == ["a", "b", "c"]
+        assert list(validation.with_progress(iter("abc"), 3)) == ["a", "b", "c"]
         assert ("Checking images" in terminal.getvalue()) == shown

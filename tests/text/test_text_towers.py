@@ -15,6 +15,7 @@ from keras_vit.checks import ArgumentError
 from keras_vit.config.text import TextConfig
 from keras_vit.weights.families.text import TEXT_LAYOUTS
 from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.text import of_open_clip
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
 FOLDER = GOLDEN / "text" / "towers"
@@ -75,17 +76,70 @@ WITH_TIMM_TRUNK = ("oc_custom_text", "oc_siglip", "oc_siglip2", "oc_siglip_nopro
 WITH_IMAGES = [name for name in sorted(INDEX) if "zero_shot_logits" in INDEX[name]["arrays"]]
 
 
-@pytest.mark.parametrize("name", WITH_IMAGES)
-def test_zero_shot_logits_are_those_of_both_towers(name):
+def classifier_of(name):
     """By names of classes and prompts, from the folder alone where it says the heads of both."""
     words, source, text = texts(name), FOLDER / name, None
     if "image_heads" in INDEX[name] or name in WITH_TIMM_TRUNK:
         fields = {"num_heads": 2} | ({"activation": "gelu_tanh"} if name == "oc_siglip2" else {})
         source, text = keras_vit.build(weights=source, include_top="siglip" not in name, **fields), tower(name)
-    model = keras_vit.zero_shot(source, classes=words["classes"], templates=words["templates"], text=text)
+    return keras_vit.zero_shot(source, classes=words["classes"], templates=words["templates"], text=text)
+
+
+@pytest.mark.parametrize("name", WITH_IMAGES)
+def test_zero_shot_logits_are_those_of_both_towers(name):
+    model = classifier_of(name)
     found = numpy(model(np.load(FOLDER / "images.npy").astype("float32")))
     np.testing.assert_allclose(found, expected(name)["zero_shot_logits"], atol=2e-5)
-    assert model.class_names == tuple(words["classes"])
+    assert model.class_names == tuple(texts(name)["classes"])
+
+
+HERE = ("dinotxt_text", "hf_clip", "hf_metaclip2", "hf_siglip", "tips_text")  # one of each place, mask and activation
+
+
+def rows_here(names=HERE):
+    """For `elsewhere`: the largest difference of unit rows of each tower, and whether all ids are right."""
+    differences = {}
+    for name in names:
+        model, arrays, words = tower(name), expected(name), texts(name)["strings"]
+        ids = model.tokenizer(words)
+        assert (ids == arrays["ids"]).all(), name
+        differences[name] = float(np.abs(unit(numpy(model(ids))) - arrays["text_unit"]).max())
+    return {"backend": keras.backend.backend(), "differences": differences}
+
+
+def all_rows_here():
+    """For `elsewhere`: the same of all towers, with the logits of zero-shot classifiers."""
+    found = rows_here(sorted(INDEX))
+    photos = np.load(FOLDER / "images.npy").astype("float32")
+    found["logits"] = {
+        name: float(np.abs(numpy(classifier_of(name)(photos)) - expected(name)["zero_shot_logits"]).max())
+        for name in WITH_IMAGES
+    }
+    return found
+
+
+def assert_rows_are_right(found, backend, names):
+    assert found["backend"] == backend
+    assert found["differences"].keys() == {*names}
+    assert max(found["differences"].values()) < UNIT, found
+    assert max(found.get("logits", {"": 0}).values()) < 2e-5, found
+
+
+@pytest.mark.elsewhere("jax", "rows_here")
+def test_rows_on_jax(found):
+    assert_rows_are_right(found, "jax", HERE)
+
+
+@pytest.mark.slow
+@pytest.mark.elsewhere("jax", "all_rows_here")
+def test_all_rows_and_logits_on_jax(found):
+    assert_rows_are_right(found, "jax", INDEX)
+
+
+@pytest.mark.torch
+@pytest.mark.elsewhere("torch", "all_rows_here")
+def test_all_rows_and_logits_on_torch(found):
+    assert_rows_are_right(found, "torch", INDEX)
 
 
 def test_saved_tower_embeds_the_same_texts_to_the_same_numbers(tmp_path):
@@ -225,44 +279,69 @@ def test_files_that_no_tower_here_computes_are_refused(tmp_path):
             keras_vit.build_text(weights=folder)
 
 
-def sizes():
-    with open(GOLDEN / "text" / "open_clip_sizes.csv") as file:
+def tags():
+    with open(GOLDEN / "text" / "open_clip_tags.csv") as file:
         return list(csv.DictReader(file))
 
 
-EVERYDAY = ("RN50/openai", "ViT-B-16-SigLIP/webli", "PE-Core-B-16/meta")
+def open_clip_config(row):
+    """The `model_cfg` of a tag."""
+    ratio, tanh = int(row["mlp"]) / max(int(row["width"]), 1), row["activation"] == "gelu_tanh"
+    text = {"width": row["width"], "heads": row["heads"], "layers": row["layers"]}
+    text |= {"context_length": row["context"], "vocab_size": row["vocabulary"]}
+    text = {name: int(value) for name, value in text.items() if value}
+    text |= {"mlp_ratio": ratio, "pool_type": row["pooling"], "no_causal_mask": row["causal"] == "False"}
+    text |= {"act_kwargs": {"approximate": "tanh"}} if tanh else {}
+    text |= {"norm_kwargs": {"eps": 1e-6}} if row["epsilon"] == "1e-06" else {}
+    text |= {"eos_id": int(row["eos_id"])} if row["eos_id"] else {}
+    if row["refused"] == "CoCa":
+        return {"embed_dim": 512, "text_cfg": text | {"embed_cls": True}, "multimodal_cfg": {}}
+    text |= {"hf_model_name": row["refused"]} if row["refused"] else {}
+    return {"embed_dim": int(row["embed_dim"]), "quick_gelu": row["activation"] == "quick_gelu", "text_cfg": text}
 
 
-@pytest.mark.parametrize(
-    "row",
-    [pytest.param(r, id=r["model"], marks=[] if r["model"] in EVERYDAY else pytest.mark.slow) for r in sizes()],
-)
-def test_published_tower_has_its_parameters(row):
-    """Of OpenCLIP's registry, as OpenCLIP counts them; on shapes alone."""
-    width, kind = int(row["text_width"]), row["projection"]
-    config = TextConfig(
-        int(row["vocabulary"]),
-        int(row["context"]),
-        width,
-        int(row["text_layers"]),
-        int(row["text_heads"]),
-        int(row["text_mlp"]),
-        projection_size=None if kind == "none" else int(row["embed_dim"]),
-        projection_bias=kind == "linear with bias",
-    )
+def test_published_towers_have_their_switches_and_parameters():
+    """Of all tags of OpenCLIP that are taken, as it counts them: on shapes, of one block that stands for all."""
+    counts, taken = {}, [row for row in tags() if not row["refused"]]
+    for row in taken:
+        stated = of_open_clip(open_clip_config(row), TEXT_LAYOUTS["open_clip_text"])
+        switches = [str(stated[name]) for name in ("activation", "layer_norm_epsilon", "causal")]
+        assert switches == [row["activation"], row["epsilon"], row["causal"]], row["model"]
+        poolings = {"argmax": ("argmax", None), "last": ("last", None), "eos": ("end", 2)}
+        assert (stated["pooling"], stated["end_id"]) == poolings[row["pooling"]], row["model"]
+        fields = {name: value for name, value in stated.items() if value is not None}
+        config = TextConfig(
+            **fields,
+            mlp_dim=int(row["mlp"]),
+            projection_size=None if row["projection"] == "none" else int(row["embed_dim"]),
+            projection_bias=row["projection"] == "linear with bias",
+        )
+        key = tuple(row[name] for name in list(row)[2:10])
+        if key not in counts:
+            with keras.StatelessScope(initialize_variables=False):
+                model = keras_vit.build_text(config.replace(num_layers=1))
+            block = model.get_layer("block_00").count_params()
+            counts[key] = model.count_params() + (config.num_layers - 1) * block
+        assert counts[key] == int(row["parameters"]), row["model"]
+    assert (len(taken), len(counts)) == (156, 30)
+    others = ("RN", "convnext", "ViTamin", "MobileCLIP-S", "MobileCLIP2-S")  # image towers that are no ViT
+    assert sum(not row["model"].startswith(others) for row in taken) == 115
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [12, 24])
+def test_one_block_stands_for_all(layers):
     with keras.StatelessScope(initialize_variables=False):
-        model = keras_vit.build_text(config)
-    assert model.count_params() == int(row["text_parameters"])
+        config = TextConfig(32000, 64, 1024, layers, 16, mlp_dim=4096)
+        whole, one = (keras_vit.build_text(config.replace(num_layers=number)) for number in (layers, 1))
+    assert whole.count_params() == one.count_params() + (layers - 1) * one.get_layer("block_00").count_params()
 
 
-@pytest.mark.parametrize(
-    "change", [{"multimodal_cfg": {}}, {"text": {"embed_cls": True}}, {"text": {"hf_model_name": "nllb"}}]
-)
-def test_towers_of_other_architectures_are_refused_by_name(change, tmp_path):
+def test_towers_of_other_architectures_are_refused_by_name(tmp_path):
     shutil.copytree(FOLDER / "oc_clip", tmp_path / "x")
-    file = tmp_path / "x" / "open_clip_config.json"
-    model = json.loads(file.read_text())["model_cfg"]
-    model["text_cfg"] |= change.pop("text", {})
-    file.write_text(json.dumps({"model_cfg": model | change}))
-    with pytest.raises(CheckpointError, match="towers of BERT, RoBERTa, CoCa and NLLB"):
-        keras_vit.build_text(weights=tmp_path / "x")
+    refused = [row for row in tags() if row["refused"]]
+    assert len(refused) == 13
+    for row in refused:
+        (tmp_path / "x" / "open_clip_config.json").write_text(json.dumps({"model_cfg": open_clip_config(row)}))
+        with pytest.raises(CheckpointError, match=rf"(?s)towers of BERT, RoBERTa, CoCa and NLLB.*'{row['refused']}'"):
+            keras_vit.build_text(weights=tmp_path / "x")

@@ -16,6 +16,7 @@ from keras_vit import layers
 from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import ArgumentError, check_positive_int, check_process
 from keras_vit.config.text import TextConfig
+from keras_vit.images.validation import with_progress
 from keras_vit.layers.configurable import at_least_float32
 from keras_vit.layers.norms import layer_norm
 from keras_vit.renamed import by_old_name
@@ -105,7 +106,8 @@ class TextTransformer(keras.Model):
         embeddings = np.zeros((len(ids), self.output_shape[-1]), "float32")
         lengths = _lengths(ids, self.config)
         order = np.argsort(lengths, kind="stable")
-        for start in range(0, len(ids), batch_size):
+        starts = range(0, len(ids), batch_size)
+        for start in with_progress(starts, len(starts), label="Embedding texts"):
             rows = order[start : start + batch_size]
             width = min(-(-int(lengths[rows].max()) // _WIDTHS) * _WIDTHS, ids.shape[1])
             size = min(1 << (len(rows) - 1).bit_length(), batch_size)  # each shape is compiled, so there are few

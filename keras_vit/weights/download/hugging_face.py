@@ -62,7 +62,7 @@ def fetch_from_hub(
     for name in others:
         with _warn_if_missing(path.with_name(name)):
             _fetch_json(hub, _sibling(file, name), repository, path.parent)
-        if "pretrained_cfg" in (read_json_object(path.with_name(name), _LARGEST_JSON) or {}):
+        if others is JSON_FILES and "pretrained_cfg" in (read_json_object(path.with_name(name), _LARGEST_JSON) or {}):
             break  # timm's, which says all
     return path
 

@@ -29,7 +29,7 @@ from keras_vit.weights.read.headers import (
     read_npz,
     read_safetensors,
 )
-from keras_vit.weights.read.torch_file import is_torch_zip, read_torch
+from keras_vit.weights.read.torch_file import PROGRAM_ADVICE, is_torch_zip, read_torch
 
 _CHUNK = 2**18  # bytes; small enough for a core's cache, so that both checks of a chunk read memory once
 _INTEGERS = {np.dtype("<i4"), np.dtype("<i8")}
@@ -341,7 +341,7 @@ def _looks_like(start: bytes, size: int) -> tuple[str, str]:
 def _archive_looks_like(ends: bytes) -> tuple[str, str] | None:
     """What a zip looks like by its first and last bytes, where names stand, or `None` for nothing known."""
     if b"constants.pkl" in ends:
-        return "a TorchScript program", "Save `model.state_dict()` with `torch.save`"
+        return "a TorchScript program", PROGRAM_ADVICE
     if b"data.pkl" in ends:
         return "an archive with a pickle, as torch.save writes; unpickling runs code of the file", _CONVERT
     if b"model.weights.h5" in ends or b"config.json" in ends:

@@ -329,6 +329,11 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
 _BESIDE = {"version", "byteorder", ".format_version", ".storage_alignment", ".data/serialization_id"}
 _PICKLE = "data.pkl"
 _PROGRAM = "constants.pkl"  # which TorchScript has with its code
+PROGRAM_ADVICE = (  # OpenAI publishes such files of CLIP alone
+    "Save `model.state_dict()` with `torch.save`. OpenAI's ViT-B-32.pt, ViT-B-16.pt, ViT-L-14.pt and ViT-L-14-336px.pt "
+    "have the tensors of open_clip_model.safetensors in 'hf:timm/vit_base_patch32_clip_224.openai', "
+    "'..._base_patch16_clip_224...', '..._large_patch14_clip_224...' and '..._large_patch14_clip_336...'"
+)
 _SAVE_AGAIN = "In a program with torch, load it with `weights_only=True`, and save it again with `torch.save`"
 _MOST_DEPTH, _MOST_VALUES = 8, 200_000  # of nested dicts; one that stands in another twice is counted twice
 
@@ -378,7 +383,7 @@ def _parts(archive: zipfile.ZipFile, data: FileBytes) -> tuple[bytes, dict[str, 
         if info.compress_type:
             raise FormatError(f"holds {name!r} compressed, and torch stores its members as they are", _SAVE_AGAIN)
         if name == _PROGRAM:
-            raise FormatError("is a TorchScript program", "Save `model.state_dict()` with `torch.save`")
+            raise FormatError("is a TorchScript program, which has code", PROGRAM_ADVICE)
         if name == _PICKLE:
             pickled = _read_pickle_bytes(info, data, start)
         if name == "byteorder" and data[start : start + info.file_size] != b"little":

@@ -181,6 +181,16 @@ def read_records(file: str) -> tuple[WeightsRecord, ...]:
     return tuple(map(record_of_row, read_rows(__file__, file)))
 
 
+@functools.cache
+def read_text_rows() -> tuple[dict[str, str], ...]:
+    """The rows of `text.csv`: where the text towers of image towers of the table are.
+
+    `text` is the repository or URL of a file, or empty where the image tower's has both; `vocabulary` names one that
+    stands next to no weights; `num_heads` is for files that do not say it.
+    """
+    return tuple(read_rows(__file__, "text.csv"))
+
+
 def record_of_row(row: Mapping[str, str], uncertain_parameters: int = 0) -> WeightsRecord:
     """The record of a row.
 
