@@ -192,6 +192,7 @@ class Checkpoint:
         found |= {"class_token": self.has_class_token, "num_heads": self.num_heads}
         found |= {"classes": None if LAYOUTS[self.layout].classifier else self.classes}  # `projection_dim` is another
         found["mlp_rows"] = mlp_dim and mlp_dim * (2 if found["gated_mlp"] else 1)  # in one kernel with the gate
+        found |= {"channels": self.channels, "map_rows": self._last_axis(_MAP_MLP)}
         found |= {"patch_size": patch_size} if stages is None else {}
         found |= {"special_tokens": self.num_prefix_tokens + found["registers"], "prefix_rows": self._prefix_rows()}
         found["rotary"] = LAYOUTS[self.layout].defaults(self.tensors).get("rotary", "none")

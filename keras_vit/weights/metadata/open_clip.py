@@ -1,5 +1,6 @@
 """What the `open_clip_config.json` of an OpenCLIP folder says of its image tower, OpenCLIP's own or one of timm."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def read_open_clip(config: dict, folder: Path) -> Metadata:
 
 def _of_timm(vision: dict, folder: Path) -> Metadata:
     pool = vision.get("timm_pool", "avg")
-    return read_timm({"architecture": vision["timm_model_name"], "model_args": {"global_pool": pool}}, folder)
+    found = read_timm({"architecture": vision["timm_model_name"], "model_args": {"global_pool": pool}}, folder)
+    return dataclasses.replace(found, sizes={name: v for name, v in found.sizes.items() if name != "hidden_size"})
 
 
 def _of_open_clip(model: dict, vision: dict, reading: Reading, place: Path) -> Metadata:

@@ -52,19 +52,20 @@ def read_timm(config: dict, folder: Path) -> Metadata:
     reading, place = Reading("config.json"), folder / "config.json"
     given = {} if config.get("model_args") is None else config["model_args"]
     arguments = reading.part("model_args", lambda: check_object(given), empty={})
-    check_known(arguments, place)
+    architecture = str(config.get("architecture"))
+    check_known(architecture, arguments, place)
     gate = arguments.get("act_layer") in GATES
     named = {
-        "activation": None if gate else parse_activation(arguments.get("act_layer"), place),
-        "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), place),
+        "activation": None if gate else parse_activation(_act_layer(architecture, arguments), place),
+        "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), timm_class(architecture), place),
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
         "layer_norm_epsilon": arguments.get("norm_eps"),
     }
     layouts = timm_layouts(config.get("architecture"), arguments, place)
-    architecture = str(config.get("architecture"))
-    known = config_of_timm(architecture)
     fields = _name_fields(architecture) | eva_fields(architecture, arguments, place)
     fields |= {name: value for name, value in named.items() if value}
+    if "global_pool" in arguments and arguments["global_pool"] is None:
+        raise unsupported_error("pooling", None, place, ", ".join(map(repr, POOLS)))
     if "siglip" in architecture and fields.get("activation", "gelu") == "gelu":
         reading.remarks.append(_NOT_THE_AUTHORS)
     if _TOWERS.match(architecture) and not architecture.split(".")[0].endswith("_enc"):
@@ -78,15 +79,20 @@ def read_timm(config: dict, folder: Path) -> Metadata:
         num_heads=reading.count("num_heads", arguments.get("num_heads", _usual_heads(architecture))),
         sizes=expected_from_timm_name(architecture, arguments)
         | size_fields(arguments, place, **_TIMM_SIZES)
-        | conflicting_fields(arguments, has_plain_mlp=known is not None and not known.gated_mlp)
-        | _gate_fields(arguments.get("act_layer"), layouts)
-        | default_norm_fields(architecture, arguments)
+        | conflicting_fields(architecture, arguments)
+        | _gate_fields(_act_layer(architecture, arguments), layouts)
         | _class_fields(arguments.get("num_classes", config.get("num_classes"))),
         image_size=reading.part("img_size", lambda: _table_size(architecture, arguments)),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
         class_names=reading.class_names("label_names", lambda: _label_names(config)),
         remarks=tuple(reading.remarks),
     )
+
+
+def _act_layer(architecture: str, arguments: Mapping[str, Any]) -> Any:
+    """`act_layer`; `null` is the class's own, whatever the architecture has."""
+    is_null = "act_layer" in arguments and arguments["act_layer"] is None
+    return "gelu" if is_null and timm_class(architecture) else arguments.get("act_layer")
 
 
 def _usual_heads(architecture: str) -> int | None:
@@ -140,8 +146,8 @@ def _name_fields(architecture: str) -> dict[str, Any]:
     return fields
 
 
-def _pooling(word: Any, place: Path) -> str | None:
-    if word is None or word in ("merge", "align"):  # which follow the tokens
+def _pooling(word: Any, of_class: str | None, place: Path) -> str | None:
+    if word is None or (word in ("merge", "align") and of_class in _TOWER_CLASSES):  # which follow the tokens
         return None
     if not isinstance(word, str) or word not in POOLS:
         raise unsupported_error("pooling", word, place, ", ".join(map(repr, POOLS)))
@@ -170,47 +176,55 @@ def _timm_preprocessing(config: Any) -> Preprocessing | None:
     )
 
 
-# Arguments that change nothing at inference, or that the shapes of the tensors show.
-_IGNORED_ARGUMENTS = (
-    *("num_classes", "in_chans", "mlp_ratio", "attn_pool_mlp_ratio", "swiglu_align_to", "qkv_fused", "proj_bias"),
-    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
-    *("weight_init", "fix_init", "head_init_scale", "dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
-    *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "attn_type", "final_norm"),
-    *("use_abs_pos_emb", "use_post_transformer_norm", "attn_only_layer_scale", "device", "dtype"),
-    *("merge_size", "downsample_ratio", "out_features", "pos_embed_grid_size"),
+# By timm's classes: the arguments that are computed here, that tensors show, or that change nothing at inference.
+_EVERY = (
+    *("img_size", "patch_size", "in_chans", "num_classes", "global_pool", "embed_dim", "depth", "num_heads"),
+    *("mlp_ratio", "drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate", "device", "dtype"),
 )
-_READ_ARGUMENTS = (  # by `read_timm` and below
-    *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "class_token", "global_pool", "act_layer"),
-    *("pos_embed", "reg_tokens", "num_reg_tokens", "use_rot_pos_emb", "rope_type", "rope_temperature"),
-    *(
-        "num_kv_heads",
-        "rope_grid_indexing",
-        "rope_grid_offset",
-        "rope_rotate_half",
-        "ref_feat_shape",
-        "attn_pool_num_heads",
-        "pool_include_prefix",
-        "use_post_norm",
-        "norm_eps",
+_PLAIN = ("qkv_bias", "init_values", "pos_drop_rate")
+_TOWER = ("out_features", "rope_temperature", "norm_eps", "final_norm")  # `final_norm` of the classifier
+_CLASS_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "VisionTransformer": (
+        *(*_EVERY, *_PLAIN, "qk_norm", "scale_attn_norm", "scale_mlp_norm", "proj_bias", "class_token", "pos_embed"),
+        *("no_embed_class", "reg_tokens", "pre_norm", "final_norm", "fc_norm", "pool_include_prefix", "act_layer"),
+        *("dynamic_img_size", "dynamic_img_pad", "patch_drop_rate", "weight_init", "fix_init"),
     ),
-)
-# Arguments that the tensors show too: the field, and its value by the argument's where it is no flag.
-_REDUNDANT_ARGUMENTS: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
-    "pre_norm": ("pre_norm", {}),
-    "use_rel_pos_bias": ("relative_bias", {True: "blocks"}),
-    "use_shared_rel_pos_bias": ("relative_bias", {True: "shared"}),
-    "qk_norm": ("qk_norm", {True: "head", False: "none"}),
-    "use_pre_transformer_norm": ("pre_norm", {}),
-    "swiglu_mlp": ("gated_mlp", {}),
-    "scale_mlp": ("mlp_norm", {}),
-    "scale_mlp_norm": ("mlp_norm", {}),
-    "scale_attn_inner": ("attention_norm", {}),
-    "scale_attn_norm": ("attention_norm", {}),
-    "qkv_bias": ("qkv_bias", {False: "none"}),
-    "init_values": ("layer_scale", {False: "none"}),
-    "no_embed_class": ("prefix_rows", {True: "none", False: "all"}),
-    "fc_norm": ("final_norm", {True: "pooled"}),
-    "use_fc_norm": ("final_norm", {True: "pooled"}),
+    "Eva": (
+        *(*_EVERY, *_PLAIN, "qk_norm", "num_kv_heads", "qkv_fused", "swiglu_mlp", "swiglu_align_to", "scale_mlp"),
+        *("scale_attn_inner", "attn_type", "attn_only_layer_scale", "class_token", "num_reg_tokens", "no_embed_class"),
+        *("use_abs_pos_emb", "use_rot_pos_emb", "rope_type", "rope_grid_offset", "rope_grid_indexing"),
+        *("rope_temperature", "rope_rotate_half", "rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords"),
+        *("use_post_norm", "use_pre_transformer_norm", "use_post_transformer_norm", "use_fc_norm", "head_init_scale"),
+        *("attn_pool_num_heads", "attn_pool_mlp_ratio", "dynamic_img_size", "dynamic_img_pad", "patch_drop_rate"),
+        "ref_feat_shape",
+    ),
+    "Beit": (
+        *(*_EVERY, *_PLAIN, "swiglu_mlp", "scale_mlp", "use_abs_pos_emb", "use_rel_pos_bias"),
+        *("use_shared_rel_pos_bias", "head_init_scale", "use_fc_norm"),
+    ),
+    "Qwen3Vit": (*_EVERY, *_TOWER, "merge_size", "pos_embed_grid_size"),
+    "DeepseekVit": (*_EVERY, *_TOWER, "downsample_ratio", "dynamic_img_pad"),
+}
+_TOWER_CLASSES = ("Qwen3Vit", "DeepseekVit")
+_CLASSES: Mapping[str, str] = {  # how architectures begin, the first of which counts: timm's class
+    r"eva02_|eva_giant_|vit_pe_|vit_.*_(dinov3|lingbot|eupe|sapiens2|rope)": "Eva",
+    r"beit(v2)?_": "Beit",
+    r"qwen3_vit_": "Qwen3Vit",
+    r"deepseek_vit_": "DeepseekVit",
+    r"": "VisionTransformer",
+}
+# Arguments that the tensors show too: the field.
+_FLAGS: Mapping[str, str] = {
+    "pre_norm": "pre_norm",
+    "use_pre_transformer_norm": "pre_norm",
+    "swiglu_mlp": "gated_mlp",
+    "scale_mlp": "mlp_norm",
+    "scale_mlp_norm": "mlp_norm",
+    "scale_attn_inner": "attention_norm",
+    "scale_attn_norm": "attention_norm",
+    "proj_bias": "proj_bias",
+    "class_token": "class_token",
+    "use_abs_pos_emb": "position_table",
 }
 # What the architectures of timm's class `Eva` set, by how their names begin. The last pattern that matches counts.
 _EVA_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
@@ -218,13 +232,19 @@ _EVA_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     r"eva02_enormous_": {"use_rot_pos_emb": False, "use_post_norm": True},
     r"vit_pe_": {"use_rot_pos_emb": True, "rope_grid_indexing": "xy", "rope_grid_offset": 1.0},
     r"vit_pe_core_": {"attn_pool_num_heads": 8},
+    r"vit_pe_(lang|spatial)_": {"use_fc_norm": False, "use_post_transformer_norm": False},
     r"vit_pe_.*_gigantic_": {"rope_grid_offset": 0.0},
+    r"vit_.*_dinov3": {"global_pool": "avg"},
     r"vit_.*_(dinov3|lingbot|sapiens2)": {
-        **{"use_rot_pos_emb": True, "rope_type": "dinov3", "rope_temperature": 100.0, "rope_rotate_half": True}
+        **{"use_rot_pos_emb": True, "rope_type": "dinov3", "rope_temperature": 100.0, "rope_rotate_half": True},
+        "use_fc_norm": False,
     },
+    r"vit_7b_patch16_dinov3": {"swiglu_align_to": 64},
+    r"vit_(huge|small)_plus_patch16_dinov3|vit_giant_patch16_lingbot": {"swiglu_align_to": 8},
     r"vit_.*_rope_(mixed_)?(ape_)?\d": {
         **{"use_rot_pos_emb": True, "rope_grid_indexing": "xy", "rope_temperature": 100.0}
     },
+    r"vit_base_patch16_rope_224": {"use_fc_norm": False},
     r"vit_.*_rope_mixed_": {"rope_type": "mixed", "rope_temperature": 10.0},
     r"vit_.*_rope_reg\d+_gap_": {"use_rot_pos_emb": True, "ref_feat_shape": 16},
     _TOWERS.pattern: {"use_rot_pos_emb": True, "rope_rotate_half": True},
@@ -246,20 +266,36 @@ _ROTARY_WORDS = {  # arguments that each set one field of rotary positions
 _KINDS = ("cat", "mixed", "dinov3")  # of `rope_type`
 
 
-def check_known(arguments: Mapping[str, Any], place: Path) -> None:
-    """Raises for an argument of `model_args` that changes what is computed, and is not known here.
+def check_known(architecture: str, arguments: Mapping[str, Any], place: Path) -> None:
+    """Raises for an argument of `model_args` that timm's class does not have, or that is not computed here.
 
     Args:
-        arguments: `model_args`; `None` is timm's default of each.
+        architecture: as `"eva02_base_patch14_224"`; of an unknown one each argument of some class is taken.
+        arguments: `model_args`.
         place: of the file, for the message.
 
     Raises:
         CheckpointError: that names the argument.
     """
-    known = {*_IGNORED_ARGUMENTS, *_READ_ARGUMENTS, *_REDUNDANT_ARGUMENTS}
-    for name, value in arguments.items():
-        if value not in (None, "") and name not in known:
-            raise unsupported_error("argument of timm's class", f"{name}={value!r}", place, "those of a plain ViT")
+    name = timm_class(architecture)
+    known = _CLASS_ARGUMENTS[name] if name else {word for words in _CLASS_ARGUMENTS.values() for word in words}
+    for word, value in arguments.items():
+        if word not in known:
+            raise CheckpointError(
+                f"`model_args` must be arguments of timm's {name or 'classes'} that are computed here.\n"
+                f"Received: {word}={value!r:.60} of architecture {architecture!r:.60} in {place}. If timm opens the "
+                "folder without it, take it out."
+            )
+    for word, words in (("attn_type", ("eva", "rope")), ("pos_embed", ("", "none", "learn", None))):
+        if arguments.get(word, words[0]) not in words:
+            raise unsupported_error(word, arguments[word], place, ", ".join(map(repr, words)))
+
+
+def timm_class(architecture: str) -> str | None:
+    """The class of timm's that builds an architecture, or `None` for a name that is not known here."""
+    if config_of_timm(architecture) is None and not any(re.fullmatch(name, architecture) for name in _UNRECORDED):
+        return None
+    return next(name for pattern, name in _CLASSES.items() if re.match(pattern, architecture))
 
 
 def eva_fields(architecture: str, arguments: Mapping[str, Any], place: Path) -> dict[str, Any]:
@@ -273,14 +309,13 @@ def eva_fields(architecture: str, arguments: Mapping[str, Any], place: Path) -> 
     Raises:
         CheckpointError: for a kind of rotary positions that is not computed here.
     """
-    settings: dict[str, Any] = {}
-    for pattern, known in _EVA_ARGUMENTS.items():
-        settings |= known if re.match(pattern, architecture) else {}
+    settings = _eva_arguments(architecture)
     if sizes := re.match(r"vit_pe_.*patch(\d+)_(\d+)", architecture):
         settings["ref_feat_shape"] = int(sizes[2]) // int(sizes[1])
-    settings |= {name: value for name, value in arguments.items() if name in _READ_ARGUMENTS and value is not None}
+    settings |= arguments
     heads = settings.get("attn_pool_num_heads")
-    fields = {"map_heads": heads} if heads and settings.get("global_pool", "map") == "map" else {}
+    is_map = "attn_pool_num_heads" in settings and settings.get("global_pool", "map") == "map"
+    fields = {"map_heads": heads} if is_map else {}
     for pattern, known in _OTHER_FIELDS.items():
         fields |= known if re.match(pattern, architecture) else {}
     if settings.get("pool_include_prefix"):
@@ -301,13 +336,25 @@ def eva_fields(architecture: str, arguments: Mapping[str, Any], place: Path) -> 
     return fields
 
 
+def _eva_arguments(architecture: str) -> dict[str, Any]:
+    """The arguments that an architecture of timm's class `Eva` sets."""
+    settings: dict[str, Any] = {}
+    for pattern, known in _EVA_ARGUMENTS.items():
+        settings |= known if re.match(pattern, architecture) else {}
+    return settings
+
+
 def _rotary(settings: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """The fields of rotary positions by the arguments of timm's class."""
     kind, axes = settings.get("rope_type", "cat"), settings.get("rope_grid_indexing", "ij")
     reference = parse_size(settings.get("ref_feat_shape"))
+    numbers = {word: settings.get(word, 0.0) for word in ("rope_temperature", "rope_grid_offset")}
     for word, value, known in (("rope_type", kind, _KINDS), ("rope_grid_indexing", axes, ("ij", "xy"))):
         if value not in known:
             raise unsupported_error("rotary position", f"{word}={value!r}", place, ", ".join(known))
+    for word, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise unsupported_error("rotary position", f"{word}={value!r}", place, "by a number")
     if reference is not None and reference[0] != reference[1]:
         raise unsupported_error("rotary position", f"ref_feat_shape={reference}", place, "scaled to a square grid")
     fields = {
@@ -331,37 +378,113 @@ def _rotary(settings: Mapping[str, Any], place: Path) -> dict[str, Any]:
     }
 
 
-def conflicting_fields(arguments: Mapping[str, Any], has_plain_mlp: bool) -> dict[str, Any]:
+def conflicting_fields(architecture: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Fields by the arguments that the tensors show too, so that a contradiction is seen.
 
     Args:
-        arguments: `model_args`.
-        has_plain_mlp: whether `mlp_ratio` sets the rows of the MLP's first kernel, which a gate of the caller's halves.
+        architecture: timm's.
+        arguments: `model_args`; `null` is `None` in Python, as timm passes it on.
     """
-    fields: dict[str, Any] = {}
-    for name, (field, words) in _REDUNDANT_ARGUMENTS.items():
-        value = arguments.get(name)
-        if isinstance(value, bool) and (not words or value in words):
-            fields[field] = words[value] if words else value
-    if "init_values" in arguments and arguments["init_values"] is None:
-        fields["layer_scale"] = "none"
-    if has_plain_mlp:  # as timm cuts it; a ratio that we wrote may be a bit less
-        fields |= scaled_width(arguments, "embed_dim", "mlp_rows", lambda width: int(width + 1e-6))
-    if isinstance(arguments.get("class_token"), bool):
-        fields["class_token"] = arguments["class_token"]
-    if isinstance(counts := arguments.get("num_kv_heads"), list):
+    of_class, known = timm_class(architecture), _known_config(architecture)
+    fields: dict[str, Any] = {
+        field: bool(arguments[word])
+        for word, field in _FLAGS.items()
+        if isinstance(arguments.get(word), bool) or (word in arguments and arguments[word] is None and of_class)
+    }
+    if isinstance(count := arguments.get("in_chans"), int):
+        fields["channels"] = count
+    if "qk_norm" in arguments:
+        fields["qk_norm"] = "head" if arguments["qk_norm"] else "none"
+    if "no_embed_class" in arguments:
+        fields["prefix_rows"] = "none" if arguments["no_embed_class"] else "all"
+    if "pos_embed" in arguments and of_class:
+        fields["position_table"] = arguments["pos_embed"] == "learn"
+    counts = arguments.get("num_kv_heads", ()) or arguments.get("num_heads")
+    if "num_kv_heads" in arguments and type(counts) is int and type(arguments.get("depth")) is int:
+        counts = [counts] * arguments["depth"]
+    if isinstance(counts, list):
         fields["kv_heads"] = tuple(counts)
+    fields |= _bias_fields(of_class, architecture, arguments, known) | _scale_fields(of_class, arguments, known)
+    fields |= _mlp_fields(of_class, architecture, arguments, known)
+    fields |= _final_norm(of_class, architecture, arguments, known)
+    if {"use_rel_pos_bias", "use_shared_rel_pos_bias"} & {*arguments}:
+        tables = {"blocks": arguments.get("use_rel_pos_bias", known is not None)}
+        tables |= {"shared": arguments.get("use_shared_rel_pos_bias", False)}
+        fields["relative_bias"] = " and ".join(word for word, there in tables.items() if there) or "none"
     return fields
 
 
-def default_norm_fields(architecture: str, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Where timm's plain models have their last norm, if `model_args` change token pooling to the mean."""
-    config = config_of_timm(architecture)
-    if config is None or (config.pooling, config.rotary) != ("token", "none"):
+def _bias_fields(
+    of_class: str | None, architecture: str, arguments: Mapping[str, Any], known: ViTConfig | None
+) -> dict[str, str]:
+    """`qkv_bias`: timm's class `Eva` has none of keys, unless `attn_type` is `"rope"`; `Beit` never has one."""
+    if not {"qkv_bias", "attn_type"} & {*arguments}:
         return {}
-    if re.match(r"eva|beit|vit_pe|aimv2", architecture) or arguments.get("global_pool") != "avg":
+    biased = arguments.get("qkv_bias", known is None or known.qkv_bias != "none")
+    kind = {"eva": "query_value", "rope": "all"}.get(arguments.get("attn_type"))
+    if kind is None and known is not None and known.qkv_bias != "none":
+        kind = known.qkv_bias
+    kind = kind or {"Eva": "query_value", "Beit": "query_value", "VisionTransformer": "all"}.get(of_class or "")
+    return {"qkv_bias": "none"} if not biased else {"qkv_bias": kind} if kind else {}
+
+
+def _scale_fields(of_class: str | None, arguments: Mapping[str, Any], known: ViTConfig | None) -> dict[str, str]:
+    """`layer_scale`: that of the MLP is left out by an argument, and both by `init_values`."""
+    if not {"init_values", "attn_only_layer_scale"} & {*arguments}:
         return {}
-    return {} if isinstance(arguments.get("fc_norm"), bool) else {"final_norm": "pooled"}
+    if "init_values" not in arguments and (known is None or known.layer_scale == "none"):
+        return {}
+    usual = known is not None and known.layer_scale == "attention"
+    kind = "attention" if arguments.get("attn_only_layer_scale", usual) else "both"
+    value = arguments.get("init_values", 1.0)
+    exists = value is not None if of_class == "Eva" else bool(value)  # `Eva` keeps a scale that begins at 0
+    return {"layer_scale": kind if exists else "none"}
+
+
+def _mlp_fields(
+    of_class: str | None, architecture: str, arguments: Mapping[str, Any], known: ViTConfig | None
+) -> dict[str, float]:
+    """`mlp_dim` by `mlp_ratio`; `mlp_rows` where those are cut of which a gate takes half."""
+    if of_class is None:
+        return {}
+    if known is not None and known.hidden_size > 4:  # of a record
+        arguments = {"embed_dim": known.hidden_size, **arguments}
+    rounded = lambda width: int(width + 1e-6)  # noqa: E731  # as timm cuts it; a ratio that we wrote may be a bit less
+    pooled = {"mlp_ratio": arguments.get("attn_pool_mlp_ratio"), "embed_dim": arguments.get("embed_dim")}
+    fields = scaled_width(pooled, "embed_dim", "map_rows", rounded)
+    if of_class == "VisionTransformer" and not architecture.startswith("aimv2"):
+        return fields | scaled_width(arguments, "embed_dim", "mlp_rows", rounded)
+    side = arguments.get("swiglu_align_to", _eva_arguments(architecture).get("swiglu_align_to")) or 1
+    gated = arguments.get("swiglu_mlp", known is not None and known.gated_mlp)
+    aligned = lambda width: rounded(width) + (-rounded(width) % side if gated else 0)  # noqa: E731
+    return fields | scaled_width(arguments, "embed_dim", "mlp_dim", aligned)
+
+
+def _final_norm(
+    of_class: str | None, architecture: str, arguments: Mapping[str, Any], known: ViTConfig | None
+) -> dict[str, str]:
+    """`final_norm`, by the rules of timm's classes: with mean pooling the norm follows it, unless an argument says so.
+
+    What an architecture sets is `None` unless its norm is where mean pooling alone would not have it.
+    """
+    given = [arguments.get("fc_norm"), arguments.get("use_fc_norm")]
+    if of_class is None or known is None:
+        return {"final_norm": "pooled"} if True in given else {}
+    if of_class in _TOWER_CLASSES:
+        return {}
+    usual = _eva_arguments(architecture)
+    pool = arguments.get("global_pool", usual.get("global_pool", {"gap": "avg"}.get(known.pooling, "token")))
+    if of_class == "VisionTransformer":
+        after = arguments.get("fc_norm", False if (known.pooling, known.final_norm) == ("gap", "tokens") else None)
+        after = pool == "avg" if after is None else after
+        exists = arguments.get("final_norm", known.final_norm != "none")
+        return {"final_norm": "none" if not exists else "pooled" if after else "tokens"}
+    after = arguments.get("use_fc_norm", usual.get("use_fc_norm"))
+    after = pool == "avg" if after is None else after
+    before = arguments.get("use_post_transformer_norm", usual.get("use_post_transformer_norm"))
+    before = not after if before is None else before
+    words = {"tokens": before, "pooled": after}
+    return {"final_norm": " and ".join(word for word, there in words.items() if there) or "none"}
 
 
 _VIT = ("timm", "timm_beit3", "timm_aimv2")  # of timm's class `VisionTransformer`, which tensors distinguish
@@ -452,53 +575,34 @@ _EXPECTED_FIELDS = (
     *("patch_bias", "patch_norm", "pre_norm", "norm", "qkv_bias", "proj_bias", "mlp_bias", "gated_mlp"),
     *("attention_norm", "mlp_norm", "layer_scale", "final_norm", "registers", "rotary", "qk_norm", "relative_bias"),
 )
-_CHANGED_BY: Mapping[str, tuple[str, ...]] = {  # arguments of timm's classes: the fields that they may change
-    "init_values": ("layer_scale",),
+_CHANGED_BY: Mapping[str, tuple[str, ...]] = {  # arguments of timm's classes: further fields that they may change
     "use_rot_pos_emb": ("rotary",),
     "rope_type": ("rotary",),
-    "use_rel_pos_bias": ("relative_bias",),
-    "use_shared_rel_pos_bias": ("relative_bias",),
-    "pos_embed": ("position_table",),
-    "no_embed_class": ("prefix_rows",),
-    "use_abs_pos_emb": ("position_table",),
-    "use_pre_transformer_norm": ("pre_norm",),
-    "swiglu_mlp": ("gated_mlp",),
-    "scale_mlp": ("mlp_norm",),
-    "scale_mlp_norm": ("mlp_norm",),
-    "scale_attn_inner": ("attention_norm",),
-    "scale_attn_norm": ("attention_norm",),
     "reg_tokens": ("registers",),
     "num_reg_tokens": ("registers",),
-    "global_pool": ("final_norm",),
-    "fc_norm": ("final_norm",),
-    "use_fc_norm": ("final_norm",),
-    "use_post_transformer_norm": ("final_norm",),
 }
-
-
-_NORM_ARGUMENTS = {"fc_norm", "use_fc_norm", "final_norm", "use_post_transformer_norm"}
 
 
 def expected_from_timm_name(architecture: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What timm's model of that name has, but for what `model_args` may change; `{}` for a name that is not known."""
-    config = config_of_timm(architecture)
-    if config is None:
-        fields = next((known for name, known in _UNRECORDED.items() if re.fullmatch(name, architecture)), None)
-        config = None if fields is None else ViTConfig(1, 4, num_layers=1, num_heads=1, mlp_dim=1, **fields)
+    config = _known_config(architecture)
     if config is None:
         return {}
-    given = [name for name, value in arguments.items() if value is not None or name == "init_values"]
-    changed = {field for name in given for field in (name, *_CHANGED_BY.get(name, ()))}
+    changed = {field for name in arguments for field in _CHANGED_BY.get(name, ())}
     expected = _expected_fields(config) | {"prefix_rows": "none" if _PATCH_ROWS.match(architecture) else "all"}
-    pool, scale = arguments.get("global_pool"), arguments.get("init_values")
-    if pool != "avg" and config.final_norm != "pooled" and not {*given} & _NORM_ARGUMENTS:
-        changed -= {"final_norm"}  # which timm moves for mean pooling alone
+    if config_of_timm(architecture) is not None and arguments.get("num_heads") is None:  # so that heads are by the name
+        expected |= {"hidden_size": config.hidden_size}
     found = {field: value for field, value in expected.items() if field not in changed}
-    found |= {} if pool is None else {"attention_pooling": pool == "map"}
-    if isinstance(scale, float) and scale > 0:
-        only = config.layer_scale == "attention" or arguments.get("attn_only_layer_scale")
-        found["layer_scale"] = "attention" if only else "both"
-    return found
+    pool = arguments.get("global_pool")
+    return found if pool is None else found | {"attention_pooling": pool == "map"}
+
+
+def _known_config(architecture: str) -> ViTConfig | None:
+    """The config of an architecture by its name, of one without a record with sizes of 1; `None` for an unknown one."""
+    fields = next((known for name, known in _UNRECORDED.items() if re.fullmatch(name, architecture)), None)
+    if fields is None:
+        return config_of_timm(architecture)
+    return ViTConfig(1, 4, num_layers=1, num_heads=1, mlp_dim=1, **fields)
 
 
 def _expected_fields(config: ViTConfig) -> dict[str, Any]:
