@@ -1,5 +1,6 @@
 """From names and files to text towers, tokenizers and zero-shot classifiers."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,12 @@ import numpy.typing as npt
 
 from keras_vit.annotations import FilePath, Tensor
 from keras_vit.builders import build
-from keras_vit.checks import check_choice, with_hints
+from keras_vit.checks import ArgumentError, check_positive_int, did_you_mean, with_hints, with_parameters
 from keras_vit.config.text import TEXT_FIELDS, TextConfig
 from keras_vit.config.variants import ENCODERS
 from keras_vit.files import expand_path
 from keras_vit.model.copies import initialize_variables, uninitialized_variables
-from keras_vit.model.two_towers.text_tower import TextTransformer, build_text_graph
+from keras_vit.model.two_towers.text_tower import NO_TOKENIZER, TextTransformer, build_text_graph
 from keras_vit.model.two_towers.zero_shot import zero_shot_classifier
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.text.opening import open_tokenizer
@@ -81,6 +82,8 @@ def build_text(
             raise TypeError(f"keyword arguments must be fields of `TextConfig`.\nReceived: {field}={given[field]!r}.")
     include_top = include_top and given.get("pooling") != "none"
     variant, config = (config, None) if isinstance(config, str) else (None, config)
+    if config is not None and not isinstance(config, TextConfig):
+        raise TypeError(f"`config` must be a `TextConfig`, or a name as 'clip/B16'.\nReceived: {config!r:.80}.")
     if config is not None and weights is None:
         return build_text_graph(config.replace(**given), include_top, name or "text")
     if weights is None and variant is None:
@@ -98,7 +101,10 @@ def build_text(
     model.provenance = {**checkpoint.provenance, **source.facts}
     model.load_report += source.contradictions(checkpoint.fields)
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
-    model.tokenizer = _tokenizer_of(source, checkpoint, wanted.max_length)
+    try:
+        model.tokenizer = _open_tokenizer(source, checkpoint, wanted.max_length)
+    except (FileNotFoundError, ImportError) as error:
+        model.load_report += (f"{NO_TOKENIZER}: {' '.join(str(error).split())}",)
     return model
 
 
@@ -153,6 +159,10 @@ def tokenizer(source: FilePath, *, max_length: int | None = None, clean: str | N
         ImportError: if `tokenizers` or `sentencepiece` is not installed; the error names the extra.
         ValueError: for a file that is no vocabulary, or another word.
     """
+    if not isinstance(source, (str, os.PathLike)):
+        raise with_parameters(TypeError(f"`source` must be a path or a name.\nReceived: {source!r:.80}."), "source")
+    if max_length is not None:
+        check_positive_int("max_length", max_length)
     if source == "clip":
         return open_tokenizer(Path(), max_length, clean, is_clip=True)
     path = expand_path(source)
@@ -174,8 +184,12 @@ def _text_source(weights: FilePath | WeightsRecord | None, variant: str | None =
     """Where the text tower is; of an encoder's name it is that of its usual weights."""
     if variant is None and isinstance(weights, str) and weights in ENCODERS:
         variant, weights = weights, None
-    if variant is not None:
-        check_choice("config", variant, tuple(ENCODERS))
+    if variant is not None and variant not in ENCODERS:
+        raise ArgumentError(
+            "`config` must be a `TextConfig`, or the name of an image tower that has a text tower, as 'clip/B16'.\n"
+            f"Received: config={variant!r}.{did_you_mean(variant, tuple(ENCODERS))}",
+            parameters=("config",),
+        )
     return find_text(usual_weights(str(variant)) if weights is None else weights, variant)
 
 
@@ -196,14 +210,6 @@ def _rows(folder: Path) -> int | None:
 def _has_clip_ids(folder: Path) -> bool:
     checkpoint = _text_checkpoint(folder)
     return checkpoint is not None and checkpoint.fields["vocabulary_size"] == _CLIP_IDS
-
-
-def _tokenizer_of(source: TextSource, checkpoint: TextCheckpoint, max_length: int) -> Tokenizer | None:
-    """The tokenizer of a file, or `None` where there is none that is known, or no library that reads it."""
-    try:
-        return _open_tokenizer(source, checkpoint, max_length)
-    except (FileNotFoundError, ImportError):
-        return None
 
 
 def _open_tokenizer(
@@ -281,6 +287,10 @@ def zero_shot(
         embeddings: npt.ArrayLike = text_embeddings
     else:
         names = check_classes(classes)
+        if text is not None and not isinstance(text, TextTransformer):
+            raise with_parameters(
+                TypeError(f"`text` must be a text tower of `keras_vit.build_text`.\nReceived: {text!r:.80}."), "text"
+            )
         if text is None:
             text = build_text(weights=_source_of(tower) if isinstance(model, VisionTransformer) else model)
         embeddings = _class_embeddings(text, names, templates)

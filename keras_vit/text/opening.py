@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_vit.checks import ArgumentError
 from keras_vit.files import read_json_object, read_regular
-from keras_vit.text.tokenizer import Pieces, Tokenizer, clip_pieces, transformers_pieces
+from keras_vit.text.tokenizer import Pieces, Tokenizer, clip_pieces, read_pieces, transformers_pieces
 
 _SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.model", "sentencepiece.bpe.model")
 _CLIP = "bpe_simple_vocab_16e6.txt.gz"
@@ -122,6 +122,8 @@ def _of_json(file: Path) -> tuple[Pieces, str]:
     except ValueError as error:
         raise ArgumentError(f"a tokenizer's file must be JSON.\nReceived: {file}, {error}.", ("source",)) from error
     if file.name == "vocab.json":
+        if not file.with_name("merges.txt").is_file():
+            raise FileNotFoundError(f"a vocab.json needs the merges.txt next to it.\nReceived: {file} alone.")
         return transformers_pieces(found, read_regular(file.with_name("merges.txt"), _MOST_BYTES).decode()), "BPE"
     model = found.get("model") if isinstance(found, dict) else None
     if not isinstance(model, dict):
@@ -134,9 +136,7 @@ def _of_json(file: Path) -> tuple[Pieces, str]:
 
 def _padding(folder: Path, pieces: Pieces) -> int:
     """The id of padding: that of the folder's config, else of the tokenizer's file, else 0."""
-    import tokenizers
-
     config = read_json_object(folder / "tokenizer_config.json") or {}
-    model, word = tokenizers.Tokenizer.from_str(pieces.data.decode()), config.get("pad_token")
+    model, word = read_pieces(pieces.data), config.get("pad_token")
     known = model.token_to_id(word.get("content", "") if isinstance(word, dict) else word) if word else None
     return known if known is not None else (model.padding or {}).get("pad_id", 0)

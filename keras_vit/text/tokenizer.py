@@ -9,6 +9,7 @@ import functools
 import gzip
 import importlib.resources
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int, with_parameters
 from keras_vit.text.cleaning import CLEANINGS
 
+_HALVES = re.compile("[\ud800-\udfff]")
 _AT_ONCE = 8192  # texts; the libraries keep much more of each than its ids
 _CLIP_MERGES = 49152 - 256 - 2  # of the lines below the header; the others are not read
 _CLIP_PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
@@ -75,7 +77,7 @@ class Tokenizer:
             TypeError: for what is no text.
             ImportError: if a library that this text needs is not installed.
         """
-        texts = [texts] if isinstance(texts, str) else check_texts("texts", texts)
+        texts = check_texts("texts", [texts] if isinstance(texts, str) else texts)
         ids = np.full((len(texts), self.max_length), self.pad_id, "int32")
         clean = CLEANINGS[self.clean]
         parts = (texts[start : start + _AT_ONCE] for start in range(0, len(texts), _AT_ONCE))
@@ -112,6 +114,12 @@ def check_texts(name: str, texts: Any) -> list[str]:
                 TypeError(f"`{name}` must be texts.\nReceived: {text!r:.60} of type {type(text).__name__} at {place}."),
                 name,
             )
+        if not text.isascii() and _HALVES.search(text):
+            raise ArgumentError(
+                f"`{name}` must be whole letters, and no halves of UTF-16's pairs, which no vocabulary has.\n"
+                f"Received: {text!r:.60} at {place}. Read the file as UTF-8.",
+                parameters=(name,),
+            )
     return found
 
 
@@ -119,14 +127,30 @@ _Facts = tuple[int | None, int | None, int, int]  # start, end, vocabulary, padd
 _Encoder = Callable[[Sequence[str]], list[list[int]]]
 
 
+def _no_vocabulary(library: str, error: Exception) -> ArgumentError:
+    return ArgumentError(
+        f"a tokenizer's file must be one of the library `{library}`.\nReceived: {' '.join(str(error).split())[:120]}. "
+        "It may be cut short, or a pointer of Git LFS.",
+        ("source",),
+    )
+
+
+def read_pieces(data: bytes) -> Any:
+    """The JSON of the library `tokenizers` as its own object."""
+    check_installed("tokenizers", "this vocabulary is read by it", "text")
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_str(data.decode())
+    except Exception as error:  # the library has no kind of its own
+        raise _no_vocabulary("tokenizers", error) from error
+
+
 class _ByTokenizers:
     """Ids by the library `tokenizers`; special ids stand where its file puts them."""
 
     def __init__(self, data: bytes) -> None:
-        check_installed("tokenizers", "this vocabulary is read by it", "text")
-        import tokenizers
-
-        self.model = tokenizers.Tokenizer.from_str(data.decode())
+        self.model = read_pieces(data)
         self.model.no_padding()
         self.model.no_truncation()
         (whole,), (bare,) = self(["a"]), ([*self.model.encode("a", add_special_tokens=False).ids],)
@@ -146,7 +170,10 @@ class _BySentencePiece:
         check_installed("sentencepiece", "this vocabulary is read by it", "text")
         import sentencepiece
 
-        self.model = sentencepiece.SentencePieceProcessor(model_proto=data)
+        try:
+            self.model = sentencepiece.SentencePieceProcessor(model_proto=data)
+        except RuntimeError as error:
+            raise _no_vocabulary("sentencepiece", error) from error
         end = self.model.eos_id()
         self.start: int | None = None
         self.end: int | None = None if end < 0 else end

@@ -4,15 +4,19 @@ import csv
 import functools
 import json
 import shutil
+import sys
 
 import keras
 import numpy as np
 import pytest
 from conftest import GOLDEN, numpy
+from mirrored import engine
 
 import keras_vit
 from keras_vit.checks import ArgumentError
 from keras_vit.config.text import TextConfig
+from keras_vit.model.two_towers import text_tower
+from keras_vit.text.templates import prompts
 from keras_vit.weights.families.text import TEXT_LAYOUTS
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.text import of_open_clip
@@ -183,6 +187,9 @@ def test_layout_that_is_read_is_written(name, layouts, tmp_path):
         ("hf_clip", {"pooling": "last"}),
         ("hf_clip", {"activation": "gelu"}),
         ("hf_clip", {"num_heads": 4}),
+        ("hf_clip_eos", {"pooling": "argmax"}),
+        ("oc_clipa", {"pooling": "argmax"}),
+        ("oc_siglip", {"activation": "gelu_tanh"}),
         ("hf_clip", {"layer_norm_epsilon": 1e-6}),
         ("hf_metaclip2", {"pooling": "argmax"}),
         ("hf_siglip", {"causal": True}),
@@ -211,11 +218,50 @@ def test_laws():
     ids[0, place + 1 :] = 5
     np.testing.assert_allclose(numpy(model(ids)), whole, atol=1e-6)
     np.testing.assert_allclose(np.concatenate([numpy(model(row[None])) for row in ids]), whole, atol=1e-6)
+    siglip, padded = tower("hf_siglip"), expected("hf_siglip")["ids"].copy()
+    padded[padded == siglip.tokenizer.pad_id] = 0  # of SigLIP 2, where 1 is that of SigLIP
+    assert np.abs(unit(numpy(siglip(padded))) - expected("hf_siglip")["text_unit"]).max() > UNIT
     words, images = ["cat", "red car", "cat"], np.load(FOLDER / "images.npy").astype("float32")
     logits = numpy(keras_vit.zero_shot(FOLDER / "hf_clip", classes=words)(images))
     turned = numpy(keras_vit.zero_shot(FOLDER / "hf_clip", classes=words[1:], templates="a photo of a {}.")(images))
     np.testing.assert_allclose(logits[:, 1:], turned, atol=1e-5)
     np.testing.assert_array_equal(logits[:, 0], logits[:, 2])  # names may repeat
+
+
+def test_prompts_of_a_class_count_alike():
+    """Each has length 1 before the mean; without it the classes of every given folder move."""
+    words, model = texts("hf_clip"), tower("hf_clip")
+    rows = model.embed(prompts(words["classes"], words["templates"])).reshape(len(words["classes"]), -1, 24)
+    wanted = expected("hf_clip")["class_embeddings"]
+    np.testing.assert_allclose(unit(unit(rows).mean(1)), wanted, atol=UNIT)
+    assert np.abs(unit(rows.mean(1)) - wanted).max() > 100 * UNIT
+
+
+@pytest.mark.parametrize("batch_size", [3, 256])
+@pytest.mark.parametrize(("name", "widths"), [("hf_clip", {6, 12, 18, 24}), ("hf_siglip", {24})])
+def test_short_texts_are_cut_to_few_widths_with_the_numbers_of_the_full_length(name, widths, batch_size, monkeypatch):
+    """A causal tower computes nothing after the longest end; one that reads padding has its full length."""
+    model, computed = keras_vit.build_text(weights=FOLDER / name), []
+    monkeypatch.setattr(text_tower, "_WIDTHS", 6)  # of 24 places, as 16 of 77
+    monkeypatch.setattr(model, "predict_on_batch", lambda ids: (computed.append(ids.shape[1]), model(ids))[1])
+    found = unit(model.embed(texts(name)["strings"], batch_size=batch_size))
+    np.testing.assert_allclose(found, expected(name)["text_unit"], atol=UNIT)
+    assert {*computed} <= widths
+    assert name == "hf_siglip" or batch_size > 3 or min(computed) < 24
+
+
+def rows_on_two_devices():
+    """For `elsewhere`: the largest difference of unit rows of a tower that is mirrored."""
+    with engine(2).scope():
+        model = keras_vit.build_text(weights=FOLDER / "hf_clip")
+    found = model.predict(expected("hf_clip")["ids"], batch_size=4, verbose=0), model.embed(texts("hf_clip")["strings"])
+    return [float(np.abs(unit(rows) - expected("hf_clip")["text_unit"]).max()) for rows in found]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
+@pytest.mark.elsewhere("two devices", "rows_on_two_devices")
+def test_two_devices_give_the_rows_of_one(found):
+    assert max(found) < UNIT
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -249,9 +295,22 @@ def test_wrong_ids_and_towers_without_texts_are_refused():
         model(np.zeros((1, 8), "float32"))
     with pytest.raises(ValueError, match=r"model\.tokenizer"):
         model.embed(["cat"])
-    model.tokenizer = keras_vit.tokenizer("clip", max_length=8)
-    with pytest.raises(ArgumentError, match="vocabulary"):
-        model.embed(["cat"])
+    with pytest.raises(ArgumentError, match="of another vocabulary"):
+        model(keras.ops.full((1, 8), 64, "int32"))  # which JAX reads as the last row
+    for name, other in ((None, "clip"), ("hf_clip", "hf_siglip"), ("hf_siglip", "hf_clip")):
+        found = model if name is None else keras_vit.build_text(weights=FOLDER / name)
+        found.tokenizer = keras_vit.tokenizer(other if name is None else FOLDER / other, max_length=8)
+        with pytest.raises(ArgumentError, match="of the vocabulary that it was trained with"):
+            found.embed(["cat"])
+    siglip = keras_vit.build_text(weights=FOLDER / "hf_siglip")
+    with pytest.raises(ArgumentError, match="must be padded to 24 ids"):
+        siglip(np.zeros((1, 8), "int32"))
+    siglip.tokenizer = keras_vit.tokenizer(FOLDER / "hf_siglip", max_length=8)
+    with pytest.raises(ArgumentError, match="must be padded to 24 ids"):
+        siglip.embed(["cat"])
+    for wrong in (5, keras_vit.ViTConfig(8, 16, num_layers=1, num_heads=2, mlp_dim=8)):
+        with pytest.raises(TypeError, match=r"`config` must be a `TextConfig`"):
+            keras_vit.build_text(wrong)
     tower_only = keras_vit.ViTTi16(num_layers=1, include_top=False)
     with pytest.raises(ValueError, match="text=None"):
         keras_vit.zero_shot(tower_only, classes=["cat"])
@@ -259,9 +318,19 @@ def test_wrong_ids_and_towers_without_texts_are_refused():
         keras_vit.zero_shot(tower_only, classes=["cat"], text=tower("hf_clip"))
     with pytest.raises(TypeError, match="neither"):
         keras_vit.zero_shot(tower_only)
+    for wrong in (tower_only, "clip/B16"):
+        with pytest.raises(TypeError, match="`text` must be a text tower"):
+            keras_vit.zero_shot(tower_only, classes=["cat"], text=wrong)
     for wrong in ("cat", [], ["cat", " "], ["cat", None]):
         with pytest.raises((TypeError, ValueError), match="classes"):
             keras_vit.zero_shot(FOLDER / "hf_clip", classes=wrong)
+
+
+def test_tower_without_its_library_says_which_extra_has_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    model = keras_vit.build_text(weights=FOLDER / "hf_siglip")
+    with pytest.raises(ValueError, match=r"(?s)tokenizer left out: sentencepiece must be installed.*\[text\]"):
+        model.embed(["cat"])
 
 
 def test_files_that_no_tower_here_computes_are_refused(tmp_path):
@@ -335,6 +404,18 @@ def test_one_block_stands_for_all(layers):
         config = TextConfig(32000, 64, 1024, layers, 16, mlp_dim=4096)
         whole, one = (keras_vit.build_text(config.replace(num_layers=number)) for number in (layers, 1))
     assert whole.count_params() == one.count_params() + (layers - 1) * one.get_layer("block_00").count_params()
+
+
+def test_defaults_of_transformers_rule_where_a_config_is_silent(tmp_path):
+    """As in the published SigLIP's, whose `eos_token_id` and inner `projection_dim` mean nothing."""
+    shutil.copytree(FOLDER / "hf_siglip", tmp_path / "x")
+    file = tmp_path / "x" / "config.json"
+    config = json.loads(file.read_text())
+    config["text_config"] = {"model_type": "siglip_text_model", "num_attention_heads": 2, "eos_token_id": 49407}
+    config["text_config"]["projection_dim"] = 512
+    file.write_text(json.dumps(config))
+    silent = keras_vit.build_text(weights=tmp_path / "x", max_length=24)
+    assert silent.config == tower("hf_siglip").config
 
 
 def test_towers_of_other_architectures_are_refused_by_name(tmp_path):

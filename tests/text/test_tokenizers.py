@@ -84,9 +84,9 @@ def test_long_text_keeps_its_end_and_a_short_one_is_padded():
     np.testing.assert_array_equal(tokenizer(np.array(["cat", ""])), ids[1:])
 
 
-@pytest.mark.parametrize("texts", [None, 7, b"cat", ["cat", None], ["cat", 1.5], {"cat": 1}, [["cat"]]])
+@pytest.mark.parametrize("texts", [None, 7, b"cat", ["cat", None], ["cat", 1.5], {"cat": 1}, [["cat"]], "\ud800"])
 def test_what_is_no_text_is_refused(texts):
-    with pytest.raises(TypeError, match="text"):
+    with pytest.raises((TypeError, ArgumentError), match="`texts` must be"):
         keras_vit.tokenizer("clip")(texts)
 
 
@@ -101,6 +101,20 @@ def test_wrong_sources_are_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ArgumentError, match="must be JSON"):
         keras_vit.tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
+    with pytest.raises(ArgumentError, match=r"(?s)library `tokenizers`.*Missing vocab"):
+        keras_vit.tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").rename(tmp_path / "vocab.json")
+    with pytest.raises(FileNotFoundError, match=r"needs the merges\.txt"):
+        keras_vit.tokenizer(tmp_path)
+    (tmp_path / "spiece.model").write_bytes(b"version https://git-lfs")
+    with pytest.raises(ArgumentError, match="library `sentencepiece`"):
+        keras_vit.tokenizer(tmp_path)
+    for wrong in (None, 5):
+        with pytest.raises(TypeError, match="`source` must be a path or a name"):
+            keras_vit.tokenizer(wrong)
+    with pytest.raises(ArgumentError, match="`max_length` must be at least 1"):
+        keras_vit.tokenizer("clip", max_length=0)
     with pytest.raises(ArgumentError, match="`clean` must be one of"):
         keras_vit.tokenizer("clip", clean="upper")
     with pytest.raises(ArgumentError, match="leave room"):
@@ -123,6 +137,12 @@ def test_letters_are_made_small_as_each_software_does():
     assert cleaning.CLEANINGS["lower_ascii"]("ÉA") == "Éa"
     assert cleaning.CLEANINGS["canonicalize"]("snow_leopard (big cat)") == "snow leopard big cat"
     assert cleaning.CLEANINGS["siglip_transformers"]("snow_leopard") == "snowleopard"
+
+
+def test_each_rule_of_cleaning_makes_other_texts():
+    """So that the ids of the columns above tell which rule was taken."""
+    made = {name: tuple(map(clean, STRINGS)) for name, clean in cleaning.CLEANINGS.items()}
+    assert len(set(made.values())) == len(made) == 7
 
 
 def test_prompts_of_imagenet():

@@ -23,6 +23,8 @@ from keras_vit.renamed import by_old_name
 from keras_vit.text.tokenizer import Pieces, Tokenizer
 
 _WIDTHS = 16  # ids of causal towers are cut to a multiple of it after the longest end
+_FEWEST_ROWS, _MOST_ROWS = 0.9, 1.01  # ids of a tokenizer, as a share of the rows of a tower's token table
+NO_TOKENIZER = "tokenizer left out"  # how the line on it begins
 _TOKENIZER, _PIECES = "tokenizer.json", "pieces"  # files of a tokenizer in a `.keras` archive
 
 
@@ -84,25 +86,13 @@ class TextTransformer(keras.Model):
             ValueError: for a model without a tokenizer, or whose output is no single vector.
         """
         check_positive_int("batch_size", batch_size)
-        if self.tokenizer is None:
-            raise ValueError(
-                "texts are embedded by a model with the tokenizer that it was trained with.\n"
-                f"Received: {self.name!r} without one. Set `model.tokenizer = keras_vit.tokenizer(...)`, or pass ids "
-                "to `predict`."
-            )
-        if self.tokenizer.vocabulary_size > self.config.vocabulary_size:
-            raise ArgumentError(
-                "a text tower reads ids of the vocabulary that it was trained with.\n"
-                f"Received: a tokenizer of {self.tokenizer.vocabulary_size} ids, a token table of "
-                f"{self.config.vocabulary_size} rows.",
-                parameters=("tokenizer",),
-            )
+        tokenizer = check_tokenizer(self)
         if len(self.output_shape) != 2:
             raise ValueError(
                 f"a text must get one vector.\nReceived: {self.name!r} of outputs {self.output_shape}. Build it with "
                 "another `pooling`."
             )
-        ids = self.tokenizer(texts)
+        ids = tokenizer(texts)
         embeddings = np.zeros((len(ids), self.output_shape[-1]), "float32")
         lengths = _lengths(ids, self.config)
         order = np.argsort(lengths, kind="stable")
@@ -163,11 +153,45 @@ def _lengths(ids: np.ndarray, config: TextConfig) -> np.ndarray:
     return marks.argmax(axis=1) + 1
 
 
+def check_tokenizer(model: TextTransformer) -> Tokenizer:
+    """The tokenizer of a text tower; raises unless its ids can be those that the tower was trained with.
+
+    Tables of tokens have some rows more or less than the vocabulary has ids: added ones, or a round number.
+    """
+    tokenizer, config = model.tokenizer, model.config
+    if not isinstance(tokenizer, Tokenizer):
+        reasons = [line for line in model.load_report if line.startswith(NO_TOKENIZER)]
+        raise ValueError(
+            "texts are embedded by a model with the tokenizer that it was trained with.\n"
+            f"Received: {model.name!r} with {tokenizer!r}. {' '.join(reasons) or 'Set it'}: "
+            "`model.tokenizer = keras_vit.tokenizer(...)`, or pass ids to `predict`."
+        )
+    ids, rows, end = tokenizer.vocabulary_size, config.vocabulary_size, tokenizer.end_id
+    is_largest = config.pooling != "argmax" or (end is not None and end >= _FEWEST_ROWS * ids)
+    if not _FEWEST_ROWS * rows <= ids <= _MOST_ROWS * rows or not is_largest or config.end_id not in (None, end):
+        what = f"with the end {config.end_id}" if config.pooling == "end" else f"that takes {config.pooling!r}"
+        raise ArgumentError(
+            "a text tower reads ids of the vocabulary that it was trained with.\n"
+            f"Received: a tokenizer of {ids} ids with the end {end}, a token table of {rows} rows and a tower {what}.",
+            parameters=("tokenizer",),
+        )
+    return tokenizer
+
+
 def check_ids(ids: Any, config: TextConfig | None) -> None:
-    """Raises for ids of an array that no text of this vocabulary has."""
-    if config is None or not isinstance(ids, (np.ndarray, list, tuple)):
+    """Raises for ids that no text of this vocabulary has, where they have values and not only a place in a graph."""
+    is_list = isinstance(ids, (list, tuple))
+    if (
+        config is None
+        or hasattr(ids, "graph")
+        or isinstance(ids, keras.KerasTensor)
+        or not (is_list or hasattr(ids, "shape"))
+    ):
         return
-    found = np.asarray(ids)
+    try:
+        found = np.asarray(ids if is_list else keras.ops.convert_to_numpy(ids))
+    except Exception:  # a tensor of a graph, for which each backend has an error of its own; or no tensor at all
+        return
     if found.dtype.kind not in "iu" or found.ndim != 2:
         raise ArgumentError(
             "a text tower takes ids, int (B, T).\n"
@@ -178,6 +202,12 @@ def check_ids(ids: Any, config: TextConfig | None) -> None:
     if found.shape[1] > config.max_length:
         raise ArgumentError(
             f"a text has at most {config.max_length} ids.\nReceived: shape {found.shape}.", parameters=("ids",)
+        )
+    if not config.causal and not config.mask_padding and found.shape[1] != config.max_length:
+        raise ArgumentError(
+            f"texts of this tower must be padded to {config.max_length} ids, since padding takes part.\n"
+            f"Received: shape {found.shape}. Make ids by `model.tokenizer`.",
+            parameters=("ids",),
         )
     if found.size and not 0 <= found.min() <= found.max() < config.vocabulary_size:
         raise ArgumentError(
