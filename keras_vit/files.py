@@ -117,6 +117,29 @@ def flush_folder(path: str | os.PathLike) -> None:
         os.close(handle)
 
 
+def access_error(path: str | os.PathLike) -> str | None:
+    """Why nobody can see whether something is at a path, as "Permission denied"; `None` where that can be seen."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def check_new_dir(path: Path) -> None:
+    """Raises a `ValueError` unless an absolute path is that of an empty folder, or of one that can be made."""
+    if os.path.lexists(path) and (not os.path.isdir(path) or not os.access(path, os.R_OK) or os.listdir(path)):
+        raise ValueError(f"shards go into a new or empty folder.\nReceived: {str(path)!r}, where something is.")
+    above = next(place for place in path.parents if os.path.lexists(place))
+    if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):
+        raise ValueError(
+            "shards go into a folder that can be made.\n"
+            f"Received: {str(path)!r}, and nothing can be written into {str(above)!r}. Choose another place."
+        )
+
+
 class FileKindError(ValueError):
     """The path is not of a regular file, or of one that is too large.
 

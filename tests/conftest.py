@@ -1,6 +1,7 @@
 """What many tests share: small odd sizes, golden files, and a fresh process."""
 
 import collections
+import errno
 import fcntl
 import gc
 import importlib.util
@@ -168,6 +169,19 @@ def use_cache(monkeypatch, cache):
         monkeypatch.delenv(name)
     monkeypatch.setenv("KERAS_VIT_CACHE", str(cache))
     monkeypatch.setattr("keras_vit.weights.download.transfer.PAUSES", (0.01, 0.01, 0.01))
+
+
+@pytest.fixture
+def locked(monkeypatch):
+    """Forbids to reach what has "locked" in its path, as a folder without rights does; also to root, who may all."""
+    stat = os.stat
+
+    def denied(path, *given, **kwargs):
+        if "locked" in str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return stat(path, *given, **kwargs)
+
+    monkeypatch.setattr(os, "stat", denied)
 
 
 @pytest.fixture

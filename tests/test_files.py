@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from keras_vit import files
-from keras_vit.files import FileKindError, atomic_write, json_object, read_json_object, read_regular
+from keras_vit.cli.terminal import check_data, check_photos_exist
+from keras_vit.embedding.photo_lists import list_photos
+from keras_vit.files import FileKindError, access_error, atomic_write, json_object, read_json_object, read_regular
 
 
 def test_replacing_keeps_the_ending_that_a_writer_looks_at(tmp_path):
@@ -94,6 +96,15 @@ def test_regular_files_of_bounded_size_are_opened_and_nothing_else(tmp_path):  #
         read_regular(tmp_path / "file", 4)
     with pytest.raises(FileNotFoundError):
         read_regular(tmp_path / "missing", 4)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tar", "a.jpg", "train-{0..1}.tar"])
+def test_what_nobody_may_reach_is_not_said_to_be_missing(tmp_path, locked, name):
+    path = tmp_path / "locked" / name
+    assert (access_error(path), access_error(tmp_path / name)) == ("Permission denied", None)
+    for check in (check_data, list_photos, lambda what: check_photos_exist([what])):
+        with pytest.raises((ValueError, FileNotFoundError), match=r"\nReceived(?s:.*)(Permission denied|is missing)"):
+            check(str(path) if check is check_data else path)
 
 
 def test_file_that_says_it_is_empty_and_is_not_stays_bounded():

@@ -100,6 +100,8 @@ def _run(parsed: Namespace, is_launched: bool) -> int:
 def _error_text(error: BaseException) -> str:
     """What to print of an error: one line, but for a file that did not come, whose recipe is lines for a shell."""
     text = str(error)
+    if isinstance(error, OSError) and error.errno and error.filename:  # raised by Python, which numbers it
+        text = _os_error_text(error)
     for name in getattr(error, "parameters", ()):
         text = _with_option(text, name, _OPTIONS.get(name, name))
     if isinstance(error, DownloadError) and "\n  curl " in text:
@@ -108,6 +110,14 @@ def _error_text(error: BaseException) -> str:
     own = type(error).__module__.startswith("keras_vit.") or "pip install" in text
     expected = isinstance(error, (ValueError, OSError)) or own
     return one_line(text if expected else f"{type(error).__name__}: {text} (--debug shows where)")
+
+
+def _os_error_text(error: OSError) -> str:
+    steps = {errno.EACCES: "Grant the right to it, or choose another.", errno.ENOSPC: "Make room."}
+    return (
+        "every file and folder of a command must be readable, and those that it writes writable.\n"
+        f"Received: {printable(error.filename)}: {error.strerror}. {steps.get(error.errno or 0, '')}".rstrip()
+    )
 
 
 def _with_option(text: str, name: str, option: str) -> str:

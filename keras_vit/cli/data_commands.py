@@ -1,26 +1,28 @@
 """`keras-vit pack|embed|duplicates|search`: photos as shards, vectors of them, and what is found by those."""
 
 import json
+import os
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_vit.checks import ArgumentError
+from keras_vit.checks import ArgumentError, check_positive_int, check_seed
 from keras_vit.cli.terminal import check_data, loading, path, quiet_start, say_error
-from keras_vit.config.datasets import SHARD_BYTES, SHARD_FORMATS
+from keras_vit.config.datasets import SHARD_BYTES, SHARD_FORMATS, check_shard_bytes
 from keras_vit.embedding.duplicates import THRESHOLD, near_duplicates
 from keras_vit.embedding.loaders import OUTPUTS
 from keras_vit.embedding.neighbors import SEARCHES, as_rows
 from keras_vit.embedding.part_files import FORMS
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
+from keras_vit.files import check_new_dir
 from keras_vit.pages.formatting import plural, printable
 from keras_vit.runs.options import ON_BAD_IMAGE
 
 SAME_NAME = ("shard_bytes",)  # of options
 OPTIONS = {"out": "--out", "shard": "--shard", "form": "--format", "photos": "PHOTOS", "outputs": "--outputs"}
-OPTIONS |= {"part": "--part", "threshold": "--threshold", "photos_in": "--photos-in"}
+OPTIONS |= {"part": "--part", "threshold": "--threshold", "photos_in": "--photos-in", "k": "-k"}
 
 
 def add_pack(top: Any, command: Callable[..., ArgumentParser]) -> None:
@@ -43,6 +45,9 @@ def add_pack(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 def pack(arguments: Namespace) -> Iterator[str]:
     check_data(arguments.data)
+    check_seed(arguments.seed)
+    check_shard_bytes(arguments.shard_bytes)
+    check_new_dir(Path(os.path.abspath(arguments.out)))
     yield loading(arguments.data)
     with quiet_start():
         import keras_vit.api as keras_vit
@@ -152,10 +157,18 @@ def add_duplicates(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 
 def duplicates(arguments: Namespace) -> Iterator[str]:
-    from keras_vit.embedding.duplicates import PAGE, check_files, read_photo_list, write_pairs_page, write_table
+    from keras_vit.embedding.duplicates import (
+        PAGE,
+        check_files,
+        check_search,
+        read_photo_list,
+        write_pairs_page,
+        write_table,
+    )
 
     began = time.monotonic()
     out, page = arguments.out, arguments.page
+    check_search(arguments.threshold, arguments.engine)
     check_files(out, page)
     listed = page and read_photo_list(arguments.vectors, arguments.photos_in)
     rows = as_rows(arguments.vectors)
@@ -203,8 +216,14 @@ def add_search(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 
 def search(arguments: Namespace) -> Iterator[str]:
+    from keras_vit.embedding.duplicates import read_photo_list
     from keras_vit.embedding.search import PAGE, search_photos, write_search_page
+    from keras_vit.pages.html import check_page
 
+    check_positive_int("k", arguments.k)
+    if arguments.page:
+        check_page(arguments.page / PAGE)
+        read_photo_list(arguments.vectors, arguments.photos_in)
     with quiet_start():
         import keras_vit.text_builders  # noqa: F401
     found = search_photos(arguments.vectors, arguments.texts, arguments.model, arguments.k)

@@ -4,6 +4,7 @@ import collections
 import concurrent.futures
 import contextlib
 import csv
+import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -21,6 +22,7 @@ from keras_vit.embedding.photo_lists import list_photos, photo_key, photo_locati
 from keras_vit.files import atomic_write
 from keras_vit.images.byte_ranges import PhotoLocation
 from keras_vit.images.numpy_pipeline import preprocess
+from keras_vit.images.photo_files import shard_kind
 from keras_vit.images.read import ImageError, read_image, read_photo
 from keras_vit.images.resizing import least_size
 from keras_vit.pages.formatting import check_table_place, duration, plural, printable, printable_json, spreadsheet_cell
@@ -97,7 +99,10 @@ def predict(arguments: Namespace) -> Iterator[str]:
     names, top = output_names(model, run.class_names), arguments.top or _TOP
     size = min(arguments.batch_size, len(photos)) if len(photos) >= _WORTH_A_GRAPH else 1
     model, lines, _ = engines.load_engine(model, run, arguments, size)
-    if not arguments.json:
+    if arguments.json:
+        for note in notes:  # the output is for programs
+            say_error(printable(note))
+    else:
         yield from map(printable, (*notes, *lines))
     answers = (
         (name, found if isinstance(found, str) else run.task.answer(model, found, names, top))
@@ -150,7 +155,7 @@ def find_photos(given: Sequence[Path]) -> tuple[list[Photo], list[str]]:
     photos: list[Photo] = []
     notes: list[str] = []
     for place in given:
-        if not (place.is_dir() or place.suffix.lower() in (".csv", ".tar", ".tfrecord", ".parquet", ".array_record")):
+        if not (os.path.isdir(place) or place.suffix.lower() == ".csv" or shard_kind(place)):
             photos.append(Photo(str(place), str(place)))
             continue
         found = list_photos(place)

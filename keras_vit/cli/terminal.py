@@ -17,7 +17,7 @@ from typing import Any
 from keras_vit.checks import install_hint
 from keras_vit.cli.jax_cache import enable_jax_cache
 from keras_vit.config.datasets import may_be_a_name
-from keras_vit.files import expand_path
+from keras_vit.files import access_error, expand_path
 from keras_vit.pages.formatting import printable
 from keras_vit.silence import silent_descriptor
 
@@ -55,14 +55,21 @@ def check_data(data: str) -> None:
     if not (os.path.exists(expand_path(data)) or glob.has_magic(data) or may_be_a_name(data)):
         raise ValueError(
             "data must be a folder of class folders, a .csv file, shards, or the name of a data set.\n"
-            f"Received: {data!r}, and there is no such file or folder."
+            f"Received: {data!r}, {_absence(expand_path(data)) or 'and there is no such file or folder'}."
         )
 
 
 def check_photos_exist(photos: Sequence[Path]) -> None:
     """Raises if none of the photos is there, before Keras is imported; one that is missing costs the others nothing."""
     if not any(map(os.path.lexists, photos)):
-        raise FileNotFoundError(f"the photos must exist.\nReceived: {', '.join(map(printable, photos[:10]))}.")
+        found = (f"{printable(photo)}{_absence(photo, ' ')}" for photo in photos[:10])
+        raise FileNotFoundError(f"the photos must exist.\nReceived: {', '.join(found)}.")
+
+
+def _absence(path: Path, before: str = "") -> str:
+    """Words about a path that cannot be reached; nothing where it is known that nothing is there."""
+    denied = access_error(path)
+    return f"{before}which cannot be reached: {denied}" if denied else ""
 
 
 # What Keras and TensorFlow import where they find it, for their wrappers and pictures, which no command needs.

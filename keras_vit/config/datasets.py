@@ -8,12 +8,22 @@ import dataclasses
 import re
 from typing import Any
 
-from keras_vit.checks import did_you_mean
+from keras_vit.checks import ArgumentError, check_positive_int, did_you_mean
 from keras_vit.config.rows import read_rows, value_of
 
 _NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")
 SHARD_FORMATS = ("tar", "tfrecord", "array_record", "parquet")  # that `pack` writes
 SHARD_BYTES = 2**28  # of photos in a shard, by default
+_FEWEST_BYTES = 2**10
+
+
+def check_shard_bytes(shard_bytes: int) -> None:
+    """Raises unless it is a size of a shard."""
+    if check_positive_int("shard_bytes", shard_bytes) < _FEWEST_BYTES:
+        raise ArgumentError(
+            f"`shard_bytes` must be at least {_FEWEST_BYTES:,}.\nReceived: shard_bytes={shard_bytes}.",
+            parameters=("shard_bytes",),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

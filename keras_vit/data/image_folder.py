@@ -16,6 +16,7 @@ from keras_vit.data.shards.finding import find_shards
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES, SPLITS, FileSplit, divide
 from keras_vit.data.targets import CLASS_LABELS, Targets
+from keras_vit.files import access_error
 from keras_vit.images.byte_ranges import PhotoLocation
 from keras_vit.images.photo_files import (
     LOOSE,
@@ -57,13 +58,18 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
         warnings.warn(line, UserWarning, stacklevel=2)
     unread = [BadImage(*each) for each in passed.unreadable]
     lost = [link for base in (path, *divided.values()) for link in dead_links_in(base)]
-    unread += [BadImage(link, "a link to nothing") for link in lost]
+    unread += [BadImage(link, _dead_link_reason(link)) for link in lost]
     splits, photos, labels = zip(*found, strict=True)
     others = others_below(path, {*photos, *(image.path for image in unread)})
     _warn_other_photos(others)
     ignored = {kind: count for kind, (count, _) in others.items()}
     named = splits if divided else None
     return source_from_files(path, "folder", classes, photos, labels, named, seed, on_bad_image, ignored, unread=unread)
+
+
+def _dead_link_reason(link: str) -> str:
+    denied = access_error(link)
+    return f"a link that cannot be followed: {denied}" if denied else "a link to nothing"
 
 
 def _no_classes_error(path: Path, classes: Sequence[str], count: int) -> ValueError:

@@ -16,7 +16,7 @@ from keras_vit.data.shards.opening import open_shards
 from keras_vit.data.source import Data, Source
 from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.data.targets import CLASS_LABELS, Targets
-from keras_vit.files import expand_path
+from keras_vit.files import access_error, expand_path
 from keras_vit.images.photo_files import near_names
 from keras_vit.images.photo_tables import open_table
 from keras_vit.pages.formatting import printable
@@ -116,6 +116,7 @@ def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: T
         )
     if os.path.exists(path) or not may_be_a_name(what):
         found = "a file of another kind" if os.path.exists(path) else "and there is no such file or folder"
+        found = f"which cannot be reached: {denied}" if (denied := access_error(path)) else found
         near = "" if os.path.exists(path) else near_names(path)
         hint = near or did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])
         raise ValueError(
@@ -163,7 +164,7 @@ def _open_table(path: Path, seed: int, on_bad_image: str, targets: Targets = CLA
 
 
 def _rows(path: Path, targets: Targets) -> list[dict[str, Any]]:
-    if not os.path.lexists(path):
+    if not os.path.lexists(path) and not access_error(path):
         raise ValueError(f"there is no such table.\nReceived: {str(path)!r}.")
     with open_table(path, _MOST_TABLE_BYTES) as table:
         columns = table.columns

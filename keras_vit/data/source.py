@@ -63,7 +63,11 @@ class Source:
         """
         parts = check_split(name)
         for part in parts:
-            check_choice("split", part, tuple(self.splits))
+            if part not in self.splits:
+                raise ValueError(
+                    f"the data must have the split {part!r}.\nReceived: {self.name}, with {self.sizes}. Name files, "
+                    f"folders or rows {part!r}, or leave splits out, so that a seed divides the data."
+                )
         joined = self.splits[parts[0]]
         for part in parts[1:]:
             joined = joined.concatenate(self.splits[part])

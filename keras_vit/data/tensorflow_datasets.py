@@ -19,6 +19,7 @@ from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.images.photo_files import near_names
 from keras_vit.images.pillow_formats import to_png_in_graph
+from keras_vit.pages.formatting import printable
 
 _BLOCK = 256 * 2**20  # bytes of encoded images that are shuffled together
 _FIRST_LABELS = 100  # of a split, which tell whether its labels are hidden
@@ -240,7 +241,15 @@ def _buildable(builder: Any) -> str:
 
 def open_prepared(path: FilePath) -> Source:
     """A `Source` of a folder that tensorflow-datasets has written."""
-    builder = _library("a folder of a prepared data set").builder_from_directory(path)
+    library = _library("a folder of a prepared data set")
+    try:
+        builder = library.builder_from_directory(path)
+    except Exception as error:  # it has classes of its own for what cannot be read
+        found = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(
+            "a folder of a prepared data set must be as tensorflow-datasets wrote it.\n"
+            f"Received: {printable(path)}: {found}. Grant the right to read it, or prepare it again."
+        ) from error
     return _source(builder.name, builder, OFFICIAL_DATASETS.get(builder.name) or _find_record(builder))
 
 

@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import datetime
 import io
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,13 +76,7 @@ def near_duplicates(
         most: pairs to keep.
         say: called with lines on the progress, if it takes longer than seconds.
     """
-    check_choice("engine", engine, SEARCHES)
-    check_number("threshold", threshold)
-    if not 0 < threshold <= 1:
-        raise ArgumentError(
-            f"`threshold` is a cosine above 0, and at most 1.\nReceived: threshold={threshold}.",
-            parameters=("threshold",),
-        )
+    check_search(threshold, engine)
     kept: _Pairs = (np.empty(0, "int64"), np.empty(0, "int64"), np.empty(0, "float32"))
     waiting, held, number, parents = [kept], 0, 0, np.arange(len(vectors))
     for first, second in (_blocks if engine == "numpy" else _by_index)(vectors, threshold - _SLACK, say):
@@ -95,6 +90,19 @@ def near_duplicates(
         if held > 2 * most:
             waiting, held = [_best(waiting, most)], most
     return NearDuplicates(*_best(waiting, most), number, _groups(parents))
+
+
+def check_search(threshold: float, engine: str) -> None:
+    """Raises for a threshold that is no cosine above 0, an unknown engine, and one that is not installed."""
+    check_choice("engine", engine, SEARCHES)
+    check_number("threshold", threshold)
+    if not 0 < threshold <= 1:
+        raise ArgumentError(
+            f"`threshold` is a cosine above 0, and at most 1.\nReceived: threshold={threshold}.",
+            parameters=("threshold",),
+        )
+    if engine == "faiss":
+        check_installed("faiss", 'engine="faiss" searches by it', "search")
 
 
 def _blocks(vectors: np.ndarray, least: float, say: Callable[[str], Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -219,7 +227,7 @@ def read_photo_list(vectors: Path, top: Path | None) -> PhotoList:
             "Received: none.",
             parameters=("photos_in",),
         )
-    if top is not None and not top.is_dir():
+    if top is not None and not os.path.isdir(top):
         raise ArgumentError(
             f"`photos_in` must be a folder.\nReceived: {printable(top)}, where none is.", parameters=("photos_in",)
         )

@@ -17,7 +17,7 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int, cores, with_parameters
 from keras_vit.embedding.embedder import OK
-from keras_vit.embedding.loaders import ENGINE_FILE, OUTPUTS, is_exported
+from keras_vit.embedding.loaders import ENGINE_FILE, OUTPUTS, check_engine, is_exported
 from keras_vit.embedding.manifest import MANIFEST, Manifest, files_sha256, read_manifest
 from keras_vit.embedding.part_files import FORMS, PartError, check_form, part_error, read_part, read_statuses
 from keras_vit.embedding.photo_lists import (
@@ -117,6 +117,11 @@ def embed(
         raise ArgumentError(
             f"`out` must be a folder of its own.\nReceived: {str(out)!r}, where the photos are.", parameters=("out",)
         )
+    if os.path.lexists(expand_path(photos)):  # what is cheap, before a walk of minutes
+        if not os.path.lexists(folder / MANIFEST):
+            check_form(options.form or FORMS[0])
+        check_engine(model, options.engine or "auto")
+        model_files(model, options.weights)
     folder.mkdir(parents=True, exist_ok=True)
     with _lock_shard(folder, options.shard):
         listed = list_photos(photos)
@@ -226,6 +231,9 @@ def _check_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callab
         )
     first = printable(photo_key(kept.entries[gone[0]]))
     have, rows = ("has", "its row says so") if len(gone) == 1 else ("have", "their rows say so")
+    computed = sum(os.path.lexists(folder / manifest.name(row // manifest.part)) for row in gone)
+    if computed:
+        rows = "computed rows stay as they are" + (", and the others say so" if computed < len(gone) else "")
     say(f"{plural(len(gone), 'photo')} {have} gone since the job began, as {first} of row {gone[0]:,}; {rows}")
     return kept
 

@@ -78,7 +78,8 @@ def open_model(
     """
     place = expand_path(given)
     if is_exported(given):
-        return (_load_onnx if place.suffix == ".onnx" else _load_openvino)(place, engine, precision, threads)
+        check_engine(given, engine)
+        return (_load_onnx if place.suffix == ".onnx" else _load_openvino)(place, precision, threads)
     if place.suffix == ".tflite" or (place.is_dir() and (_has_versions(place) or (place / "saved_model.pb").exists())):
         raise ArgumentError(
             "an exported file that embeds photos must be one of ONNX or OpenVINO.\n"
@@ -119,16 +120,14 @@ def choose_engine(model: Any, engine: str, precision: str) -> str:
     return "tensorflow" if has_accelerator() else "onnxruntime"
 
 
-def _load_onnx(place: Path, engine: str, precision: str | None, threads: int | None) -> LoadedModel:
-    _check_engine(place, engine, "onnxruntime")
+def _load_onnx(place: Path, precision: str | None, threads: int | None) -> LoadedModel:
     _check_there(place)
     session = open_session(place, threads)
     record, size = _file_facts(place, session.metadata, precision)
     return LoadedModel(session.runtime.run, record, size, session.takes, "onnxruntime", session.runtime.name)
 
 
-def _load_openvino(place: Path, engine: str, precision: str | None, threads: int | None) -> LoadedModel:
-    _check_engine(place, engine, "openvino")
+def _load_openvino(place: Path, precision: str | None, threads: int | None) -> LoadedModel:
     _check_there(place)
     from keras_vit.exporting.formats import openvino
 
@@ -144,11 +143,13 @@ def _check_there(place: Path) -> None:
         )
 
 
-def _check_engine(place: Path, engine: str, its_own: str) -> None:
+def check_engine(model: str, engine: str) -> None:
+    """Raises if a model is an exported file, and the engine another than its own software."""
+    its_own = {".onnx": "onnxruntime", ".xml": "openvino"}.get(expand_path(model).suffix, engine)
     if engine not in ("auto", its_own):
         raise ArgumentError(
             f"a file is opened by its own software, {its_own}.\n"
-            f'Received: engine="{engine}", model={str(place)!r}. Pass the model that it was written from.',
+            f'Received: engine="{engine}", model={model!r}. Pass the model that it was written from.',
             parameters=("model", "engine"),
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from keras_vit.checks import ArgumentError, with_parameters
-from keras_vit.files import atomic_write, expand_path, open_regular
+from keras_vit.files import access_error, atomic_write, expand_path, open_regular
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation
 from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, is_photo, is_shard, photos_below
 from keras_vit.images.photo_tables import open_table
@@ -87,16 +87,19 @@ def list_photos(what: str | os.PathLike) -> PhotoList:
     """
     path = expand_path(what)
     # The seam: whatever else holds photos makes entries of them here, and `photo_location` says where their bytes are.
-    if path.suffix.lower() == ".csv" and path.is_file():
+    denied = access_error(path)
+    if path.suffix.lower() == ".csv" and (os.path.isfile(path) or denied):
         found = PhotoList(path.parent, _table_paths(path))
-    elif path.is_dir():
+    elif os.path.isdir(path):
         found = _folder_photos(path)
     else:
         found = (_shard_photos(path) if is_shard(path.name) else None) or PhotoList(path, [])
     if not found.entries:
+        found_words = "without a photo" if os.path.exists(path) else "where nothing is"
+        found_words = f"which cannot be reached: {denied}" if denied else found_words
         raise ArgumentError(
             "`photos` must be a folder with photos in it or below it, a .csv file with the column path, or shards.\n"
-            f"Received: {str(path)!r}, {'without a photo' if os.path.exists(path) else 'where nothing is'}.",
+            f"Received: {str(path)!r}, {found_words}.",
             parameters=("photos",),
         )
     return found

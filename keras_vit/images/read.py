@@ -77,6 +77,10 @@ def read_photo(place: PhotoLocation, channels: int = 3, least: Pair | None = Non
         data = photo_bytes(place)
     except FileKindError as error:
         raise ImageError(place, error.reason) from None
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ImageError(place, f"cannot be read: {error.strerror or error}") from None
     check_process()
     decoded, turn = [], exif_orientation(data)
 

@@ -60,7 +60,7 @@ def check_table_place(path: Path, columns: Iterable[str]) -> None:
     Raises:
         ArgumentError: about `out`.
     """
-    if path.is_dir() or not path.absolute().parent.is_dir():
+    if os.path.isdir(path) or not os.path.isdir(path.absolute().parent):
         raise ArgumentError(
             f"`out` must be a file, in a folder that is there.\nReceived: {printable(path)}. Choose another name.",
             parameters=("out",),

@@ -164,6 +164,7 @@ def test_command_refuses_in_words_and_loses_no_file_of_others(job, tmp_path, run
         (("--page", "mine"), "something else"),
         (("--out", "/proc/duplicates.csv"), "/proc/duplicates.csv"),
         (("--threshold", 0), "--threshold"),
+        (("--engine", "faiss", "--threshold", 2), "--threshold"),
         (("--threshold", "nan"), "--threshold"),
         (("--page", "seen", "--photos-in", "no"), "--photos-in"),
     ):

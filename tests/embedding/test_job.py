@@ -207,6 +207,9 @@ def test_a_photo_that_vanished_has_a_row_that_says_so_and_a_new_one_is_refused(p
         f"1 photo has gone since the job began, as large 9.jpg of row {first}; its row says so" in line for line in said
     )
     assert f"{first},large 9.jpg,no such file" in (job / BROKEN).read_text()
+    (moved / "large 8.jpg").unlink()  # whose row was computed before
+    code, said, _ = run("embed", moved, "--model", engine, "--out", job)
+    assert (code, any("2 photos have gone" in line and "; computed rows stay" in line for line in said)) == (0, True)
     shutil.copy(moved / "large.jpg", moved / "new.jpg")
     code, _, errors = run("embed", moved, "--model", engine, "--out", job)
     assert (code, "1 photo not in" in errors[-1], "'new.jpg'" in errors[-1]) == (1, True, True)
@@ -322,7 +325,7 @@ def test_every_photo_has_a_row_also_in_linked_folders_and_of_kinds_that_are_not_
     assert (code, "photos/tiles, a folder that cannot be listed" in errors[-1]) == (1, True)
 
 
-def test_what_cannot_be_embedded_is_reported(engine, tmp_path, run):
+def test_what_cannot_be_embedded_is_reported(engine, tmp_path, run, monkeypatch):
     (tmp_path / "empty").mkdir()
     (tmp_path / "table.csv").write_text("file\na.jpg\n")
     (tmp_path / "one.csv").write_text(f"path\n{engine}\n")
@@ -337,6 +340,12 @@ def test_what_cannot_be_embedded_is_reported(engine, tmp_path, run):
     for folder, what in ((out, "without a manifest.json, so of no job"), (tmp_path / "nothing", "where nothing is")):
         said = run("embed", "--out", folder, "--check")[2][-1]
         assert (what in said, "ove it away" in said) == (True, False)
+    monkeypatch.setattr("keras_vit.embedding.job.list_photos", None)  # a walk of minutes, which comes later
+    for words, told in (
+        (("--model", engine, "--engine", "openvino"), "its own software, onnxruntime"),
+        (("--model", "no.onnx"), "`--model` must be there"),
+    ):
+        assert told in run("embed", tmp_path, "--out", out, *words)[2][-1]
     for name in (".keras", ".onnx", ".xml", "checkpoint", "dinov2/S14"):
         assert name in run("embed", tmp_path / "one.csv", "--model", "nothere", "--out", out)[2][-1]
 

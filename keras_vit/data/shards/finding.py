@@ -15,6 +15,7 @@ from keras_vit.images.photo_files import (
     entries_in,
     folders_in,
     is_packed_shard,
+    is_photo,
     is_shard,
     is_within,
     loose_photos,
@@ -81,7 +82,7 @@ def _each_once(files: list[Path], splits: list[str] | None) -> list[Path]:
     known: dict[tuple, Path] = {}
     again = []
     of_files = zip(files, splits or [""] * len(files), strict=True)
-    for file, split in sorted(of_files, key=lambda pair: pair[0].is_symlink()):  # links last: a file has its own name
+    for file, split in sorted(of_files, key=lambda pair: os.path.islink(pair[0])):  # links last
         first = known.setdefault((split, _identity(file)), file)
         again += [] if first is file else [(file, first)]
     if again:
@@ -144,7 +145,7 @@ def _shards_in_folder(path: Path) -> list[Path]:
         rule = "all shards of a folder must lie in it or in its folders of splits"
         found_words = f"with {shards[0].name}, and {named}"
         raise ShardError(rule, path, found_words, f"Pass {pattern}, or move the others away.")
-    if loose := loose_photos(path):
+    if loose := [file for file in loose_photos(path) if is_photo(os.path.basename(file)) or os.path.exists(file)]:
         words = f"{plural(len(loose), 'photo')} next to shards left out: {printable(loose[0])}."
         warnings.warn(f"{words} Move them away, or pass a pattern for the shards.", UserWarning, stacklevel=3)
     return shards

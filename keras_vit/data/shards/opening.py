@@ -162,7 +162,7 @@ def _class_names(top: Path, shards: Sequence[IndexedShard]) -> tuple[str, ...] |
     """From a file in their folder or above their splits, or from the shards themselves; else `None`."""
     own = {shard.path.parent for shard in shards}
     folders = [top, *sorted(own), *sorted(folder.parent for folder in own if folder.name.lower() in SPLIT_ALIASES)]
-    path = next((folder / name for folder in folders for name in CLASSES if (folder / name).is_file()), None)
+    path = next((folder / name for folder in folders for name in CLASSES if os.path.lexists(folder / name)), None)
     if path is None:
         own_names = shards[0].rows.class_names
         if own_names is not None and len(set(own_names)) < len(own_names):
@@ -177,6 +177,8 @@ def _class_names(top: Path, shards: Sequence[IndexedShard]) -> tuple[str, ...] |
             names = [line.strip() for line in text.splitlines() if line.strip()]
     except FileKindError as error:
         raise ShardError(rule, path, error.reason) from None
+    except OSError as error:
+        raise ShardError("class names of shards must be readable", path, f"{error.strerror or error}") from None
     except ValueError as error:
         raise ShardError(rule, path, str(error).partition("\n")[0] or "which is neither") from None
     if len(set(names)) < len(names):

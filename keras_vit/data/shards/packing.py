@@ -13,19 +13,18 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int
-from keras_vit.config.datasets import SHARD_BYTES, SHARD_FORMATS
+from keras_vit.checks import check_choice, check_installed
+from keras_vit.config.datasets import SHARD_BYTES, SHARD_FORMATS, check_shard_bytes
 from keras_vit.data.opening import open_source
 from keras_vit.data.source import Data, Source, common_top
 from keras_vit.data.splits import FileSplit
-from keras_vit.files import PREFIX, expand_path, flush, flush_folder, lock_dir, unlock
+from keras_vit.files import PREFIX, check_new_dir, expand_path, flush, flush_folder, lock_dir, unlock
 from keras_vit.images.byte_ranges import ByteRange, photo_bytes
 from keras_vit.images.headers import PNG_START
 from keras_vit.images.pillow_formats import pillow_format
 
 _AT_ONCE = 2**25  # bytes of photos in a group of rows
 _STREAM = 11  # of random numbers: the order in shards differs from those of training and of subsets
-_FEWEST_BYTES = 2**10
 
 
 class Photo(NamedTuple):
@@ -230,13 +229,9 @@ def pack(
         ImportError: without the package for the format.
     """
     check_choice("format", format, SHARD_FORMATS)
-    if check_positive_int("shard_bytes", shard_bytes) < _FEWEST_BYTES:
-        raise ArgumentError(
-            f"`shard_bytes` must be at least {_FEWEST_BYTES:,}.\nReceived: shard_bytes={shard_bytes}.",
-            parameters=("shard_bytes",),
-        )
+    check_shard_bytes(shard_bytes)
     out = Path(os.path.abspath(expand_path(out)))
-    _check_free(out)
+    check_new_dir(out)
     source = open_source(data, seed=seed, on_bad_image=on_bad_image)
     _check_photos(source)
     staging = out.with_name(f"{PREFIX}pack-{out.name}")
@@ -261,11 +256,6 @@ def pack(
     finally:
         unlock(lock)
     return tuple(out / name for name in names)
-
-
-def _check_free(out: Path) -> None:
-    if os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
-        raise ValueError(f"shards go into a new or empty folder.\nReceived: {str(out)!r}, where something is.")
 
 
 def _check_photos(source: Source) -> None:

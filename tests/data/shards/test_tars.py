@@ -247,6 +247,17 @@ def test_splits_are_named_by_files_or_folders(tmp_path):
             open_source(f"{tmp_path}/flat/{pattern}")
 
 
+def test_shard_and_names_of_classes_that_cannot_be_reached_are_named(tmp_path, locked):
+    write_tar(tmp_path / "a.tar", labelled("x.jpg"))
+    (tmp_path / "labels.json").symlink_to("gone")
+    with pytest.raises(ValueError, match=r"class names(?s:.*)labels\.json, No such file"):
+        open_source(tmp_path)
+    (tmp_path / "locked.tar").symlink_to("a.tar")
+    for read in (open_source, list_photos):
+        with pytest.raises(ValueError, match=r"must be there and readable(?s:.*)locked\.tar, Permission denied"):
+            read(tmp_path)
+
+
 def test_shards_in_further_folders_are_read_or_named(tmp_path):
     """Else 20 of 30 photos are lost without a word."""
     for number, place in enumerate(("train/0/a.tar", "train/1/b.tar", "test/c.tar")):
