@@ -7,15 +7,14 @@ import dataclasses
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import ArgumentError, check_choice, did_you_mean
-from keras_vit.config.datasets import VTAB_TASKS
+from keras_vit.config.datasets import VTAB_PREFIX, VTAB_TASKS, check_protocol, vtab_name, vtab_names
 from keras_vit.config.variants import ResNetConfig
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import Source, open_source
@@ -33,9 +32,7 @@ from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneChanges
 from keras_vit.weights.save import save_checkpoint
 
-PROTOCOLS = ("linear", "finetune")
 GROUPS = ("natural", "specialised", "structured")
-_PREFIX = "vtab/"
 _RECIPE = "paper-finetune-vtab"
 _IMAGES = (800, 200)  # to train on, and for validation
 _IMAGE_SIZE = 384  # arXiv:2010.11929, table 4
@@ -96,7 +93,7 @@ class Vtab:
 
 def tasks_of(group: str) -> list[str]:
     """The names of a group's tasks without `vtab/`, in the order of table 9."""
-    return [name.removeprefix(_PREFIX) for name, record in VTAB_TASKS.items() if record.group == group]
+    return [name.removeprefix(VTAB_PREFIX) for name, record in VTAB_TASKS.items() if record.group == group]
 
 
 @accepts_old_arguments
@@ -143,17 +140,16 @@ def vtab(
         UserWarning: of `data` with other classes or numbers of images than the task's.
     """
     check_image_model(model)
-    check_choice("protocol", protocol, PROTOCOLS)
-    names, given = _names(tasks), {_known(name): what for name, what in (data or {}).items()}
-    _check_protocol(protocol, out, changes)
+    names, given = vtab_names(tasks), {vtab_name(name): what for name, what in (data or {}).items()}
+    check_protocol(protocol, out, changes)
     began, accuracies, lacking = time.monotonic(), {}, {}
     for name in names:
-        lack = None if name in given else missing_step(_PREFIX + name)
+        lack = None if name in given else missing_step(VTAB_PREFIX + name)
         if lack is not None:
             lacking[name] = lack
             print_fn(f"{name}: {lack}")
             continue
-        source = open_source(given.get(name, _PREFIX + name))
+        source = open_source(given.get(name, VTAB_PREFIX + name))
         _warn_of_other_data(name, source)
         if protocol == "linear":
             accuracies[name] = probe(model, source, "linear", batch_size=batch_size, cache=cache).accuracy
@@ -166,7 +162,7 @@ def vtab(
 def _warn_of_other_data(name: str, source: Source) -> None:
     """Warns of data that cannot be the task's, which then has no number of VTAB."""
     sizes = tuple(source.sizes.get(split, 0) for split in ("train", "validation"))
-    classes, expected = len(source.class_names), VTAB_TASKS[_PREFIX + name].classes
+    classes, expected = len(source.class_names), VTAB_TASKS[VTAB_PREFIX + name].classes
     if (classes, *sizes) != (expected, *_IMAGES):
         warnings.warn(
             f"{name} of VTAB has {expected} classes, {_IMAGES[0]} images to train on and {_IMAGES[1]} for validation, "
@@ -179,7 +175,7 @@ def _finetuned(
     model: Any, name: str, source: Source, out: FilePath, print_fn: Callable[[str], Any], changes: FinetuneChanges
 ) -> float:
     """The accuracy of a new model with these weights, trained on the 1,000 images."""
-    record = VTAB_TASKS[_PREFIX + name]
+    record = VTAB_TASKS[VTAB_PREFIX + name]
     splits = {"train": source.split("train+validation"), "test": source.split("test")}
     source = Source(source.name, source.kind, source.class_names, splits, source.bad_images, source.facts)
     crop = "resize_crop" if record.crop else "none"
@@ -202,37 +198,3 @@ def _layout(config: ViTConfig | ResNetConfig) -> str:
     if config.distilled:
         return "huggingface"
     return "big_vision" if config.pooling == "map" else "official"
-
-
-def _names(tasks: str | Iterable[str] | None) -> list[str]:
-    if tasks is None:
-        return [name.removeprefix(_PREFIX) for name in VTAB_TASKS]
-    names = [_known(task) for task in ([tasks] if isinstance(tasks, str) else tasks)]
-    if not names or len(set(names)) < len(names):
-        raise ValueError(f"`tasks` must name tasks of VTAB, each once.\nReceived: tasks={tasks!r}.")
-    return names
-
-
-def _known(task: str) -> str:
-    known = [name.removeprefix(_PREFIX) for name in VTAB_TASKS]
-    name = str(task).removeprefix(_PREFIX)
-    if name not in known:
-        raise ValueError(
-            f"a task must be one of VTAB's: {', '.join(known)}.\nReceived: {task!r}.{did_you_mean(name, known)}"
-        )
-    return name
-
-
-def _check_protocol(protocol: str, out: FilePath | None, changes: FinetuneChanges | None) -> None:
-    if protocol == "finetune" and out is None:
-        raise ArgumentError(
-            "`out` must be a folder, which gets the run of each task.\nReceived: protocol='finetune', out=None.",
-            parameters=("out", "protocol"),
-        )
-    if protocol == "linear" and (out is not None or changes):
-        wrong = "out" if out is not None else "changes"
-        raise ArgumentError(
-            "a linear probe trains no model and writes no run.\n"
-            f"Received: protocol='linear' with {wrong}. Leave it out.",
-            parameters=("protocol",),
-        )

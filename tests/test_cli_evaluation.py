@@ -10,6 +10,7 @@ from conftest import GOLDEN, assert_one_line, tiny_config
 
 import keras_vit
 from keras_vit import cli
+from keras_vit.cli import terminal
 from keras_vit.weights.download.environment import features_dir
 
 pytest.importorskip("sklearn")
@@ -104,6 +105,41 @@ def test_shots_that_are_no_numbers_are_wrong_usage(model, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["evaluate", str(model), "--probe", "fewshot", "--shots", "1,x"])
     assert re.search("--shots.*'1,x'", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("vtab run --tasks dtdd", "'dtd'"),
+        ("vtab run --protocol finetune", "`--out`"),
+        ("export run x.onx", "--format"),
+        ("export numbers x.onnx --top 3", "`--top`"),
+        ("export run x.onnx --images nowhere", "`--images`"),
+        ("look numbers photo.jpg --out new --top 2", "`--top`"),
+        ("look R50x1 photo.jpg --out new", "ResNet"),
+        ("look run photo.jpg --out run", "`--out`"),
+        ("push run owner/name --license MIT", "`license`"),
+        ("push . owner/name", "best.keras"),
+        ("evaluate run --probe knn --neighbours 0", "`--neighbours`"),
+        ("evaluate numbers --real photo.jpg", "`--real`"),
+        ("evaluate run --engine onnxruntime --precision bfloat16", "bfloat16"),
+        ("predict photo.jpg --model numbers --top 2", "`--top`"),
+        ("predict photo.jpg --model clip/B16 --classes ,", "`classes`"),
+        ("finetune --data digits --out .", "`--out`"),
+        ("finetune --data digits --out new --model B/16 --weights no.npz", "no.npz"),
+    ],
+)
+def test_what_an_argument_alone_shows_is_refused_before_keras_is_imported(run, tmp_path, monkeypatch, command, words):
+    monkeypatch.chdir(tmp_path)
+    for name, task in (("run", {}), ("numbers", {"task": {"name": "regression"}})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "best.keras").touch()
+        (tmp_path / name / "config.json").write_text(json.dumps({"data": {"class_names": ["a"]}, "seed": 0} | task))
+    (tmp_path / "photo.jpg").touch()
+    monkeypatch.setattr(terminal, "start_tensorflow", lambda: pytest.fail("Keras is imported"))
+    code, lines, error = run(*command.split())
+    assert (code, lines) == (1, [])
+    assert_one_line(error, words)
 
 
 def test_vtab_says_what_each_task_lacks_and_of_which_group_how_many_there_are(run, model, tmp_path, monkeypatch):

@@ -197,7 +197,8 @@ def test_wrong_request_is_refused_before_the_model_is_loaded(run, fake, trained,
     place = tmp_path / ("x.onnx" if options else "file")
     for model in (trained, "B/16"):
         code, lines, error = run(model, place, *options.split())
-        assert (code, lines) == (1, [f"loading {model} ..."])
+        assert code == 1
+        assert lines in ([], [f"loading {model} ..."])
         assert_one_line(error, words)
 
 

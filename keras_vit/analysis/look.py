@@ -17,7 +17,7 @@ from keras_vit.analysis.embeddings import patch_filters, pca_to_rgb, position_si
 from keras_vit.analysis.features import features, spread_blocks
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
-from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int
+from keras_vit.checks import check_choice, check_installed, check_positive_int
 from keras_vit.files import expand_path
 from keras_vit.images.preprocessing import Preprocessing, check_same_order
 from keras_vit.images.read import read_image
@@ -25,10 +25,9 @@ from keras_vit.model.layer_access import encoder_blocks, patch_embedding, positi
 from keras_vit.model.outputs import names_of_outputs, output_spec
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.pages.formatting import printable
-from keras_vit.pages.html import picture_uri, write_page
+from keras_vit.pages.html import PAGE, check_new_folder, picture_uri, write_page
 from keras_vit.version import __version__
 
-PAGE = "index.html"
 _MOST_PIXELS = 640  # of a photo's longer side on the page
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -100,7 +99,7 @@ def look(
     top = check_positive_int("top", top)
     if isinstance(photos, (str, os.PathLike)) or not len(photos):
         raise ValueError(f"`photos` must be a list of files of photos.\nReceived: photos={photos!r}.")
-    folder = _new_folder(expand_path(out))
+    folder = check_new_folder(expand_path(out))
     pixels = [
         read_image(photo, model.input_shape[-1]) for photo in photos
     ]  # all are read first, so that a bad photo fails early
@@ -112,7 +111,7 @@ def look(
         for number, photo in enumerate(findings, start=1):
             _draw_photo(photo, part, f"{number:02}_{_NAME.sub('_', Path(photo.name).stem)[:40]}", theme)
         write_page(part / PAGE, "look", photos=[_page_data(photo, full) for photo in findings], **_page_texts(model))
-        _new_folder(folder).mkdir(exist_ok=True)  # checked again, since drawing takes seconds
+        check_new_folder(folder).mkdir(exist_ok=True)  # checked again, since drawing takes seconds
         for file in part.iterdir():
             file.replace(folder / file.name)
     return folder / PAGE
@@ -274,13 +273,3 @@ def _check_blocks(model: VisionTransformer, blocks: Sequence[int] | None) -> tup
     if wrong or not blocks:
         raise ValueError(f"`blocks` must be numbers from 1 to {count}.\nReceived: blocks={tuple(blocks)!r}.")
     return tuple(sorted(set(blocks)))
-
-
-def _new_folder(folder: Path) -> Path:
-    if (folder.exists() and not folder.is_dir()) or (folder.is_dir() and any(folder.iterdir())):
-        raise ArgumentError(
-            "`out` must be a new or empty folder, so that nothing is lost.\n"
-            f"Received: {printable(folder)}, which is neither. Choose another name.",
-            parameters=("out",),
-        )
-    return folder

@@ -1,11 +1,13 @@
 """`--engine` of `keras-vit predict|evaluate`: the software that a model answers in."""
 
+import functools
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from keras_vit.checks import check_positive_int
+from keras_vit.checks import ArgumentError, check_positive_int
 from keras_vit.cli.terminal import path
-from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
+from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES, check_engine
+from keras_vit.pages.formatting import printable
 
 if TYPE_CHECKING:
     from keras_vit.runs.load import RunFacts
@@ -30,6 +32,13 @@ def check_options(arguments: Namespace) -> None:
             raise ValueError(f"`--{name}` goes with `--engine`.\nReceived: --{name} and no --engine.")
     if arguments.threads is not None:
         check_positive_int("threads", arguments.threads)
+    if arguments.engine is not None:
+        check_engine(arguments.engine, arguments.precision or "float32", arguments.threads)
+    if arguments.calibration is not None and not arguments.calibration.exists():
+        raise ArgumentError(
+            f"`images` must be a folder of photos.\nReceived: {printable(arguments.calibration)}; nothing is there.",
+            parameters=("images",),
+        )
 
 
 def load_engine(
@@ -54,6 +63,7 @@ def load_engine(
     photos, calibrates = arguments.calibration, is_calibrated(arguments.engine, options["precision"])
     photos, which = calibration_photos(run) if photos is None and calibrates else (photos, describe_photos(photos))
     options |= {"cache": None} if arguments.no_cache else {}
+    options["print_fn"] = None if arguments.json else functools.partial(print, flush=True)
     engine = accelerate(model, arguments.engine, **options, batch_size=batch_size, images=photos)
     facts = {"engine": engine.engine, "precision": engine.precision}
     if is_calibrated(engine.engine, engine.precision):

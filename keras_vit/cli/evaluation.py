@@ -3,14 +3,25 @@
 import argparse
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_vit.checks import check_positive_int
+from keras_vit.checks import check_positive_int, check_seed
 from keras_vit.cli import engines
-from keras_vit.cli.models import check_model, load_model_and_run, output_names
+from keras_vit.cli.models import (
+    TOP,
+    check_model,
+    check_top,
+    check_top_of_run,
+    load_model_and_run,
+    output_names,
+    run_facts,
+)
 from keras_vit.cli.terminal import check_data, check_photos_exist, loading, path, quiet_start
+from keras_vit.config.datasets import PROTOCOLS, check_protocol, vtab_names
+from keras_vit.config.variants import RESNETS
 from keras_vit.pages.formatting import columns, printable, printable_json
-from keras_vit.pages.html import check_page
+from keras_vit.pages.html import PAGE, check_new_folder, check_page
 from keras_vit.runs.options import ON_BAD_IMAGE
 from keras_vit.tasks import DEFAULT, find_task
 
@@ -18,7 +29,6 @@ if TYPE_CHECKING:
     from keras_vit.runs.load import RunFacts
 
 _KINDS = ("fewshot", "linear", "knn")  # of probes; what is no probe measures the model's own head
-_PROTOCOLS = ("linear", "finetune")
 
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
@@ -37,13 +47,9 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
     with quiet_start():
         import keras_vit.api as keras_vit
         from keras_vit.data.source import split_to_measure
-        from keras_vit.evaluation.page import PAGE
         from keras_vit.runs.finished_runs import has_changed, is_data_of
-    if arguments.page is not None:
-        check_page(arguments.page / PAGE)
     model, run = load_model_and_run(arguments, arguments.probe is None)
-    if arguments.real is not None and run.task.name != DEFAULT:
-        raise ValueError(f"`--real` is for classifiers of ImageNet.\nReceived: --real for a run of {run.task.name}.")
+    _check_real(arguments.real, run)
     seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _run_data(run)
     targets = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
@@ -84,6 +90,8 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
 
 def vtab(arguments: Namespace) -> Iterator[str]:
     check_positive_int("batch_size", arguments.batch_size)
+    vtab_names(arguments.tasks)
+    check_protocol(arguments.protocol, arguments.out)
     check_model(arguments)
     if not arguments.json:
         yield loading(arguments.model)
@@ -128,9 +136,31 @@ def _check_options(arguments: Namespace) -> None:
             raise ValueError(
                 f"`{option}` goes with {needs}.\nReceived: {option} and --probe {arguments.probe or 'none'}."
             )
-    if arguments.seeds is not None:
-        check_positive_int("seeds", arguments.seeds)
+    for name, numbers in (
+        ("seeds", [arguments.seeds]),
+        ("num_neighbors", [arguments.neighbours]),
+        ("shots", arguments.shots or ()),
+    ):
+        for number in numbers:
+            if number is not None:
+                check_positive_int(name, number)
+    if arguments.seed is not None:
+        check_seed(arguments.seed)
+    if arguments.train_split is not None:
+        check_split(arguments.train_split)
+    if arguments.page is not None:
+        check_page(arguments.page / PAGE)
+    _check_real(arguments.real, run_facts(arguments.model))
     engines.check_options(arguments)
+
+
+def _check_real(file: Path | None, run: "RunFacts") -> None:
+    if file is None:
+        return
+    if not file.exists():
+        raise FileNotFoundError(f"the ReaL labels must be in a file.\nReceived: {printable(file)}; nothing is there.")
+    if run.task.name != DEFAULT:
+        raise ValueError(f"`--real` is for classifiers of ImageNet.\nReceived: --real for a run of {run.task.name}.")
 
 
 def _probe_arguments(arguments: Namespace, split: str, seed: int) -> dict[str, Any]:
@@ -241,7 +271,7 @@ def _add_vtab(new: ArgumentParser) -> None:
     _add_model(new)
     new.add_argument("--tasks", nargs="+", metavar="TASK", help="names of tasks, as dtd svhn; by default all 19")
     how = "train a linear probe, or fine-tune as the paper does"
-    new.add_argument("--protocol", default="linear", choices=_PROTOCOLS, help=how)
+    new.add_argument("--protocol", default="linear", choices=PROTOCOLS, help=how)
     new.add_argument(
         "--out", metavar="FOLDER", type=path, help="where finetune keeps its runs; by default they are not kept"
     )
@@ -268,25 +298,34 @@ def add_look(top: Any, command: Callable[..., ArgumentParser]) -> None:
         type=int,
         help="numbers of the blocks whose attention is shown; by default four",
     )
-    new.add_argument("--top", type=int, default=5, metavar="K", help="how many classes get a map of relevance")
+    top = f"how many classes get a map of relevance; by default {TOP}"
+    new.add_argument("--top", type=int, metavar="K", help=top)
     new.add_argument("--theme", default="light", choices=("light", "dark"), help="colours of the pictures")
 
 
 def look(arguments: Namespace) -> Iterator[str]:
-    check_positive_int("top", arguments.top)
+    check_top_of_run(arguments.top, arguments.model)
+    if arguments.model in RESNETS:
+        raise ValueError(f"`look` shows what a Vision Transformer sees.\nReceived: {arguments.model}, a ResNet.")
+    for block in arguments.blocks or ():
+        check_positive_int("blocks", block)
+    check_new_folder(arguments.out)
     check_model(arguments)
     check_photos_exist(arguments.images)
+    if folder := next(filter(Path.is_dir, arguments.images), None):
+        raise ValueError(f"`look` takes photos.\nReceived: {printable(folder)}, a folder.")
     yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
     model, run = load_model_and_run(arguments, needs_head=False)
+    check_top(arguments.top, model)
     page = keras_vit.look(
         model,
         arguments.images,
         arguments.out,
         **run.task.look_arguments(output_names(model, run.class_names)),
         blocks=arguments.blocks,
-        top=arguments.top,
+        top=arguments.top or TOP,
         theme=arguments.theme,
     )
     yield f"open {page}"

@@ -4,16 +4,19 @@ import dataclasses
 import functools
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_vit.annotations import Pair
-from keras_vit.checks import ArgumentError, as_sides, parse_sides
-from keras_vit.cli.models import check_model, load_model_and_run, output_names
+from keras_vit.checks import ArgumentError, as_sides, check_sides, parse_sides
+from keras_vit.cli.models import TOP, check_model, check_top, check_top_of_run, load_model_and_run, output_names
 from keras_vit.cli.terminal import loading, path, quiet_start
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
+from keras_vit.exporting.report import check_report
+from keras_vit.exporting.request import check_arguments
 from keras_vit.files import FileKindError, read_regular
+from keras_vit.pages.formatting import printable
 
 _MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB
 SAME_NAME = (  # of options
@@ -65,7 +68,9 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
         help="224, 224x320 (height, width) or any; by default the model's. With any, a SavedModel takes no photo files",
     )
     scores = "what turns logits into scores; by default that of the run's task, else softmax"
-    new.add_argument("--top", dest="top_k", type=int, default=5, metavar="K", help="how many classes an answer names")
+    new.add_argument(
+        "--top", dest="top_k", type=int, metavar="K", help=f"how many classes an answer names; by default {TOP}"
+    )
     new.add_argument("--activation", choices=ACTIVATIONS, help=scores)
     new.add_argument("--name", metavar="NAME", help="name of the served model; by default that of PATH")
     new.add_argument("--opset", type=int, default=OPSET, metavar="N", help="version of the ONNX operators")
@@ -94,26 +99,23 @@ def export(arguments: Namespace) -> Iterator[str]:
     given = dict(vars(arguments))
     for name in ("command", "debug", "model", "weights", "path", "labels", "report", "json"):
         given.pop(name, None)
-    if arguments.activation is None:
-        del given["activation"]
-    if arguments.report is not None:
-        _check_report(arguments.report)
+    for name in ("activation", "top_k"):
+        if given[name] is None:
+            del given[name]
+    _check_options(arguments, given)
     labels: Sequence[str] | None = None if arguments.labels is None else _lines(arguments.labels)
     check_model(arguments)
     if not arguments.json:
         yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
-        from keras_vit.exporting.report import check_report
         from keras_vit.exporting.request import check_request
         from keras_vit.runs.finished_runs import calibration_photos
         from keras_vit.runs.run_card import read_run_card
 
-    if arguments.report is not None:
-        check_report(arguments.report)
-    of_model = ("images", "image_size", "verify")
-    writer, *_ = check_request(arguments.path, **{name: value for name, value in given.items() if name not in of_model})
+    writer, *_ = check_request(arguments.path, **_of_every_model(given))
     model, run = load_model_and_run(arguments, needs_head=False)
+    check_top(arguments.top_k, model)
     if labels is None and run.class_names is not None:
         labels = output_names(model, run.class_names)
     of_task = run.task.export_arguments(labels)
@@ -132,12 +134,34 @@ def export(arguments: Namespace) -> Iterator[str]:
         yield from report.lines()
 
 
+_OF_MODEL = ("images", "image_size", "verify")
+
+
+def _of_every_model(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in _OF_MODEL}
+
+
+def _check_options(arguments: Namespace, given: Mapping[str, Any]) -> None:
+    """Refuses what is wrong for every model, and `--top` for a run without classes."""
+    usual = {"activation": ACTIVATIONS[0], "top_k": TOP}
+    check_arguments(arguments.path, **usual | _of_every_model(given))
+    if arguments.report is not None:
+        _check_report(arguments.report)
+    if arguments.images is not None and not arguments.images.exists():
+        raise ArgumentError(
+            f"`images` must be a folder of photos.\nReceived: {printable(arguments.images)}; nothing is there.",
+            parameters=("images",),
+        )
+    check_top_of_run(arguments.top_k, arguments.model)
+
+
 def _check_report(file: Path) -> None:
     """Refuses a place where no report can be written, before the work that it reports."""
     if not file.parent.is_dir():
         raise FileNotFoundError(f"the report must go to a folder that is there.\nReceived: {file}.")
     if file.is_dir():
         raise IsADirectoryError(f"the report must be a file.\nReceived: {file}, a folder.")
+    check_report(file)
 
 
 def _lines(file: Path) -> list[str]:
@@ -161,4 +185,4 @@ def _batch_size(text: str) -> str | int:
 
 
 def _image_size(text: str) -> str | Pair:
-    return text if text == "any" else as_sides(parse_sides(text, ", or any"))
+    return text if text == "any" else as_sides(check_sides("image_size", parse_sides(text, ", or any")))

@@ -1,13 +1,19 @@
 """The model that a command is about: the folder of a run, a file, a variant and weights, or published weights."""
 
+import os
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit.checks import did_you_mean
+from keras_vit.checks import check_positive_int, did_you_mean
 from keras_vit.cli.terminal import path
-from keras_vit.runs.load import NAMES, RunFacts, check_run, load_any, variant_and_weights
+from keras_vit.config.heads import HEAD_KINDS
+from keras_vit.pages.formatting import printable
+from keras_vit.runs.load import NAMES, RunFacts, check_run, load_any, read_facts, variant_and_weights
+from keras_vit.runs.run_files import BEST, CONFIG
 from keras_vit.weights.resolve import check_available
+
+TOP = 5  # classes that an answer names, by default
 
 
 def load_model_and_run(arguments: Namespace, needs_head: bool = True) -> tuple[Any, RunFacts]:
@@ -30,6 +36,34 @@ def check_model(arguments: Namespace) -> Any:
         return check_available(found[1], found[0])
     near = did_you_mean(given, NAMES) or " `keras-vit models` lists the variants."
     return check_run(place, f", or a variant as B/16.{near}")
+
+
+def run_facts(given: str) -> RunFacts:
+    """What a run's folder says, before Keras is imported; of any other model the facts of none."""
+    config = path(given) / CONFIG
+    return read_facts(config) if os.path.lexists(config) and (path(given) / BEST).exists() else RunFacts()
+
+
+def check_top_of_run(top: int | None, given: str) -> None:
+    """Raises for a `--top` that is no count, or for a run whose outputs are no classes."""
+    if top is None:
+        return
+    check_positive_int("top", top)
+    if HEAD_KINDS[run_facts(given).task.head].output != "logits":
+        raise _no_classes(top, given)
+
+
+def check_top(top: int | None, model: Any) -> None:
+    """The same for a model that is loaded."""
+    if top is not None and not model.output_spec.classifies:
+        raise _no_classes(top, model.name)
+
+
+def _no_classes(top: int, name: str) -> ValueError:
+    return ValueError(
+        f"`--top` is for a model with classes.\nReceived: --top {top} for {printable(name)}, which has none. Leave it "
+        "out."
+    )
 
 
 def output_names(model: Any, names: Sequence[str] | None) -> Sequence[str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit.checks import ArgumentError, check_positive_int, cores
 from keras_vit.cli import engines
-from keras_vit.cli.models import check_model, load_model_and_run, load_zero_shot, output_names
+from keras_vit.cli.models import TOP, check_model, load_model_and_run, load_zero_shot, output_names, run_facts
 from keras_vit.cli.terminal import check_photos_exist, loading, path, quiet_start, say_error
 from keras_vit.embedding.photo_lists import list_photos, photo_key, photo_location
 from keras_vit.files import atomic_write
@@ -27,8 +27,9 @@ from keras_vit.images.read import ImageError, read_image, read_photo
 from keras_vit.images.resizing import least_size
 from keras_vit.pages.formatting import check_table_place, duration, plural, printable, printable_json, spreadsheet_cell
 from keras_vit.silence import silent_descriptor, visible_stderr
+from keras_vit.tasks import Task
+from keras_vit.text.templates import check_classes, find_templates
 
-_TOP = 5  # classes that an answer names
 _WORTH_A_GRAPH = 6  # images
 _THREADS = 4  # at most, since each holds a photo: up to 192 MB
 _COLUMNS = ("path", "status")  # of a table, before those of the task
@@ -73,7 +74,7 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     engines.add_options(new)
     new.add_argument("--no-cache", action="store_true", help="do not read or keep a converted engine")
     new.add_argument("--exact", action="store_true", help="decode large JPEGs to all of their pixels")
-    new.add_argument("--top", type=int, metavar="K", help=f"classes to name; by default {_TOP}")
+    new.add_argument("--top", type=int, metavar="K", help=f"classes to name; by default {TOP}")
     new.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
@@ -89,14 +90,10 @@ def predict(arguments: Namespace) -> Iterator[str]:
     if arguments.classes is None:
         model, run = load_model_and_run(arguments)
     else:
-        classes = [name.strip() for name in arguments.classes.split(",")]
+        classes = _names(arguments.classes)
         model, run = load_zero_shot(arguments.model, arguments.weights, classes, arguments.templates)
-    if arguments.top is not None and not run.task.ranks:
-        raise ValueError(
-            "`--top` is for a model that gives each photo one class.\n"
-            f"Received: --top {arguments.top} for a model of {run.task.name}, whose answers are all named."
-        )
-    names, top = output_names(model, run.class_names), arguments.top or _TOP
+    _check_ranks(arguments.top, run.task)
+    names, top = output_names(model, run.class_names), arguments.top or TOP
     size = min(arguments.batch_size, len(photos)) if len(photos) >= _WORTH_A_GRAPH else 1
     model, lines, _ = engines.load_engine(model, run, arguments, size)
     if arguments.json:
@@ -121,8 +118,12 @@ def _check_options(arguments: Namespace) -> None:
     """Refuses wrong values and options without that which they go with."""
     if arguments.top is not None:
         check_positive_int("top", arguments.top)
+    _check_ranks(arguments.top, run_facts(arguments.model).task)
     check_positive_int("batch_size", arguments.batch_size)
     engines.check_options(arguments)
+    if arguments.classes is not None:
+        find_templates(arguments.templates)
+        check_classes(_names(arguments.classes))
     if arguments.templates is not None and arguments.classes is None:
         raise ValueError("`--templates` goes with `--classes`.\nReceived: --templates and no --classes.")
     if arguments.no_cache and arguments.engine is None:
@@ -142,6 +143,18 @@ def _check_options(arguments: Namespace) -> None:
             parameters=("out",),
         )
     check_table_place(arguments.out, _COLUMNS)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _check_ranks(top: int | None, task: Task) -> None:
+    if top is not None and not task.ranks:
+        raise ValueError(
+            "`--top` is for a model that gives each photo one class.\n"
+            f"Received: --top {top} for a model of {task.name}, whose answers are all named."
+        )
 
 
 def find_photos(given: Sequence[Path]) -> tuple[list[Photo], list[str]]:

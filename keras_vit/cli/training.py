@@ -17,7 +17,10 @@ from keras_vit.cli.terminal import check_data, loading, path, quiet_start, termi
 from keras_vit.config.recipes import RECIPES, find_recipe
 from keras_vit.runs.finished_runs import finished_lines
 from keras_vit.runs.options import FLAGS, TASK_OPTIONS, FinetuneOptions, changed
+from keras_vit.runs.run_files import CHECKPOINTS, check_empty, is_begun
 from keras_vit.training.hosts.processes import launched_by
+from keras_vit.weights.registry import variant_of
+from keras_vit.weights.resolve import check_available
 
 _USUAL_DATA = "digits"
 
@@ -48,6 +51,10 @@ def finetune(arguments: Namespace) -> Iterator[str]:
         yield from lines
         return
     check_data(data)
+    if options.weights not in ("default", None) and isinstance(options.model, str) and options.model != "small":
+        check_available(options.weights, variant_of(options.model))
+    if out is not None and options.layout == "none" and not (is_begun(out) or (out / CHECKPOINTS).is_dir()):
+        check_empty(out)
     if out is None and options.layout != "none" and (sign := launched_by()):
         raise ArgumentError(
             f"`out` must say where several processes write together.\nReceived: {sign}.", parameters=("out",)

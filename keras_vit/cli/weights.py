@@ -23,6 +23,7 @@ from keras_vit.config.variants import (
 )
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.formatting import columns, format_facts, plural, printable
+from keras_vit.runs.run_files import check_pushed
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.download import cache_dir, place_at_hand, verify_cache, verify_file
@@ -37,7 +38,7 @@ from keras_vit.weights.registry import find_weights, list_weights, near, variant
 from keras_vit.weights.registry.augreg import augreg_record, looks_like_augreg
 from keras_vit.weights.registry.record import WeightsRecord, published_config
 from keras_vit.weights.resolve import find_file, is_url, remote_file
-from keras_vit.weights.upload import check_repository
+from keras_vit.weights.upload import check_license, check_repository
 
 _FLOPS = ("GFLOP", "GFLOP of every token")  # columns
 _MODELS_HEADER = ("family", "builder", "variant", "parameters", "patch", "size")
@@ -135,6 +136,8 @@ def _add_weights(command: Callable[..., ArgumentParser], weights: Any) -> None:
 def push(arguments: Namespace) -> Iterator[str]:
     """Prints the name by which the weights are loaded; a wrong one is refused before Keras is imported."""
     check_repository(arguments.repository)
+    check_license(arguments.license)
+    check_pushed(arguments.folder, arguments.dialect)
     yield loading(arguments.folder)
     with quiet_start():
         import keras_vit.api  # noqa: F401  # every layer that a model's file may name

@@ -5,13 +5,19 @@ are its two parts by which hyper-parameters are chosen, `test` is what is report
 """
 
 import dataclasses
+import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from keras_vit.checks import ArgumentError, check_positive_int, did_you_mean
+from keras_vit.annotations import FilePath
+from keras_vit.checks import ArgumentError, check_choice, check_positive_int, did_you_mean
 from keras_vit.config.rows import read_rows, value_of
+from keras_vit.files import expand_path
 
 _NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")
+VTAB_PREFIX = "vtab/"
+PROTOCOLS = ("linear", "finetune")  # of VTAB
 SHARD_FORMATS = ("tar", "tfrecord", "array_record", "parquet")  # that `pack` writes
 SHARD_BYTES = 2**28  # of photos in a shard, by default
 _FEWEST_BYTES = 2**10
@@ -103,6 +109,49 @@ def find_dataset(name: str) -> DatasetRecord:
             f"Received: {name!r}.{did_you_mean(name, records)}"
         )
     return records[name]
+
+
+def vtab_names(tasks: str | Iterable[str] | None) -> list[str]:
+    """Names of tasks of VTAB without `vtab/`, by default of all; raises for another name, or one that comes twice."""
+    if tasks is None:
+        return [name.removeprefix(VTAB_PREFIX) for name in VTAB_TASKS]
+    names = [vtab_name(task) for task in ([tasks] if isinstance(tasks, str) else tasks)]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"`tasks` must name tasks of VTAB, each once.\nReceived: tasks={tasks!r}.")
+    return names
+
+
+def vtab_name(task: str) -> str:
+    """The name of a task without `vtab/`."""
+    known = [name.removeprefix(VTAB_PREFIX) for name in VTAB_TASKS]
+    name = str(task).removeprefix(VTAB_PREFIX)
+    if name not in known:
+        raise ValueError(
+            f"a task must be one of VTAB's: {', '.join(known)}.\nReceived: {task!r}.{did_you_mean(name, known)}"
+        )
+    return name
+
+
+def check_protocol(protocol: str, out: FilePath | None, changes: Any = None) -> None:
+    """Raises for arguments of `vtab` that the protocol lacks, or has no use for."""
+    check_choice("protocol", protocol, PROTOCOLS)
+    if protocol == "finetune" and out is None:
+        raise ArgumentError(
+            "`out` must be a folder, which gets the run of each task.\nReceived: protocol='finetune', out=None.",
+            parameters=("out", "protocol"),
+        )
+    if protocol == "linear" and (out is not None or changes):
+        wrong = "out" if out is not None else "changes"
+        raise ArgumentError(
+            "a linear probe trains no model and writes no run.\n"
+            f"Received: protocol='linear' with {wrong}. Leave it out.",
+            parameters=("protocol",),
+        )
+    if out is not None and os.path.isfile(expand_path(str(out))):
+        raise ArgumentError(
+            f"`out` must be a folder, which gets the run of each task.\nReceived: {str(out)!r}, a file.",
+            parameters=("out",),
+        )
 
 
 def may_be_a_name(what: Any) -> bool:

@@ -11,10 +11,9 @@ from keras_vit.evaluation.metrics import ClassResult, Evaluation, wilson_interva
 from keras_vit.evaluation.probes import Probe, shots_in_words
 from keras_vit.files import expand_path
 from keras_vit.pages.formatting import WIDTH, columns, printable
-from keras_vit.pages.html import Panel, Section, check_page, figure_uri, write_page
+from keras_vit.pages.html import PAGE, Panel, Section, check_page, figure_uri, write_page
 from keras_vit.version import __version__
 
-PAGE = "index.html"
 PROBE_COLUMNS = ("trained on", "accuracy", "deviation", "trials", "chosen")
 _CONFUSION_ALT = "confusion matrix: rows are true classes, columns predicted ones"
 _MOST_CLASSES, _FEW_CLASSES = 100, 20  # that a terminal is given

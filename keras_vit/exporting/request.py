@@ -1,12 +1,13 @@
-"""The arguments of an export, checked before a model is loaded: a wrong value must not cost a download."""
+"""The arguments of an export, checked before a model is loaded: a wrong value must not cost a download.
+
+Keras is imported only for what the module of a format knows, so that a command refuses the rest at once.
+"""
 
 import difflib
 import os
 import re
 from pathlib import Path
 from typing import Any
-
-import keras
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_flag, check_positive_int, check_process
@@ -48,17 +49,54 @@ def check_request(
     Returns:
         The format's module, the path, the name of the served model, and the numbers by name, as plain ints.
     """
-    format = choose_format(path, format)
+    limits = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch, "opset": opset}
+    format, place, name, numbers = check_arguments(
+        path,
+        format,
+        precision,
+        activation=activation,
+        name=name,
+        jit_compile=jit_compile,
+        batch_size=batch_size,
+        overwrite=overwrite,
+        top_k=top_k,
+        **limits,
+    )
     writer = _check_format(format, precision)
     check_backend()
-    place = _check_path(path, format, overwrite)
-    limits = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch}
-    numbers = _check_numbers(top_k=top_k, opset=opset, **limits)
-    _check_choices(activation, jit_compile, format)
-    _check_batch_size(batch_size, format)
-    name = _served_name(place, format, name)
+    if FORMATS[format] and overwrite:
+        check_absent(place, writer.is_own_file)
     writer.check_packages(precision, numbers["opset"])
     return writer, place, name, numbers
+
+
+def check_arguments(
+    path: FilePath,
+    format: str | None,
+    precision: str,
+    *,
+    activation: str,
+    name: str | None,
+    jit_compile: bool,
+    batch_size: int | str | None,
+    overwrite: bool,
+    **numbers: int,
+) -> tuple[str, Path, str, dict[str, Any]]:
+    """Raises for arguments of `check_request` that are wrong for every format, without Keras.
+
+    Returns:
+        The format, and path, name and numbers as of `check_request`.
+    """
+    format = choose_format(path, format)
+    check_choice("format", format, FORMATS)
+    check_choice("precision", precision, PRECISIONS)
+    place = _check_path(path, format)
+    if FORMATS[format] and not overwrite:
+        check_absent(place, None)
+    numbers = _check_numbers(**numbers)
+    _check_choices(activation, jit_compile, format)
+    _check_batch_size(batch_size, format)
+    return format, place, _served_name(place, format, name), numbers
 
 
 def choose_format(path: FilePath, format: str | None) -> str:
@@ -86,6 +124,8 @@ def _check_batch_size(batch_size: int | str | None, format: str) -> None:
 
 def check_backend() -> None:
     """Raises unless Keras runs on TensorFlow, which writes files and engines, in the process that imported it."""
+    import keras
+
     check_process()
     if keras.config.backend() != "tensorflow":
         raise RuntimeError(
@@ -96,8 +136,6 @@ def check_backend() -> None:
 
 
 def _check_format(format: str, precision: str) -> Format:
-    check_choice("format", format, FORMATS)
-    check_choice("precision", precision, PRECISIONS)
     writer = find_format(format)
     if precision not in writer.PRECISIONS:
         raise ArgumentError(
@@ -108,7 +146,7 @@ def _check_format(format: str, precision: str) -> Format:
     return writer
 
 
-def _check_path(path: FilePath, format: str, overwrite: bool) -> Path:
+def _check_path(path: FilePath, format: str) -> Path:
     """The path of the file, or of the folder of versions; raises if something else is there."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
@@ -133,7 +171,6 @@ def _check_path(path: FilePath, format: str, overwrite: bool) -> Path:
         return path
     if path.suffix != extension:
         raise ValueError(f"the path must end in {extension}, as runtimes expect.\nReceived: {str(path)!r}.")
-    check_absent(path, find_format(format).is_own_file if overwrite else None)
     return path
 
 

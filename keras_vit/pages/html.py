@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.annotations import FilePath
+from keras_vit.checks import ArgumentError
 from keras_vit.files import atomic_write, read_head
 from keras_vit.pages.formatting import printable
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
+PAGE = "index.html"  # of a folder with one page
 BEGINNING = "<!doctype html>\n<!-- written by keras_vit -->\n"  # of every page, by which one is known again
 PICTURE = rb"\x89PNG.{,900}keras_vit"  # beginning of a PNG that says which software drew it
 
@@ -110,6 +112,17 @@ def check_page(path: FilePath) -> None:
             "a page replaces only one that keras_vit has written.\n"
             f"Received: {printable(path)}, which is something else. Move it away, or choose another folder."
         )
+
+
+def check_new_folder(folder: Path) -> Path:
+    """The folder; raises unless it is new or empty."""
+    if (folder.exists() and not folder.is_dir()) or (folder.is_dir() and any(folder.iterdir())):
+        raise ArgumentError(
+            "`out` must be a new or empty folder, so that nothing is lost.\n"
+            f"Received: {printable(folder)}, which is neither. Choose another name.",
+            parameters=("out",),
+        )
+    return folder
 
 
 def check_picture(path: FilePath) -> None:

@@ -1,7 +1,6 @@
 """A trained model to the Hugging Face Hub: its weights where `hf:` names find them, with its names and its card."""
 
 import os
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,16 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_flag
 from keras_vit.files import expand_path
 from keras_vit.pages.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, with_field, with_section
-from keras_vit.pages.formatting import printable
 from keras_vit.renamed import accepts_old_arguments
 from keras_vit.runs.load import load_model, read_facts
 from keras_vit.runs.results import Result
-from keras_vit.runs.run_files import BEST, CONFIG
+from keras_vit.runs.run_files import BEST, CONFIG, check_pushed
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.checkpoint_card import folder_layout, photos_section, use_section
 from keras_vit.weights.families import FOLDERS, LAYOUTS
 from keras_vit.weights.file_checks import check_file
 from keras_vit.weights.save import save_checkpoint
-from keras_vit.weights.upload import check_repository, existing_files, upload
+from keras_vit.weights.upload import check_license, check_repository, existing_files, upload
 
 
 @accepts_old_arguments
@@ -63,7 +61,7 @@ def push_to_hub(
         UserWarning: as `save_checkpoint`, where the other software computes or prepares something otherwise.
     """
     check_repository(repository)
-    _check_license(license)
+    check_license(license)
     check_flag("private", private)
     place = _place(folder)
     with tempfile.TemporaryDirectory() as temporary:
@@ -86,22 +84,12 @@ def _place(folder: Any) -> Path:
 
 def _weights_folder(place: Path, temporary: FilePath, format: str | None) -> Path:
     """The folder with the weights: that of a checkpoint itself, or a new one with a run's."""
-    if (place / BEST).is_file():
+    if check_pushed(place, format):
         format = format or "timm"
         check_choice("format", format, FOLDERS)
         run = read_facts(place / CONFIG)
         named = run.task.checkpoint_arguments(run.class_names)
         return save_checkpoint(load_model(place / BEST), temporary, format, **named).parent
-    if not (place / SAFETENSORS_NAME).is_file():
-        raise ValueError(
-            "`folder` must be that of a finished run, or one that `save_checkpoint` has written for timm or "
-            f"transformers.\nReceived: {printable(place)}, with neither {BEST} nor {SAFETENSORS_NAME}."
-        )
-    if format is not None:
-        raise ValueError(
-            "`format` (`--dialect` of the command) is for a run; a folder of weights has its own.\n"
-            f"Received: format={format!r} for {printable(place)}. Leave it out, or write the folder anew."
-        )
     return place
 
 
@@ -114,13 +102,3 @@ def _card(text: str, checkpoint: Any, name: str, license: str | None) -> str:
     if license is None:
         return text
     return with_field(text, "license", license).replace(NOT_CHOSEN, f"These weights are under `{license}`.")
-
-
-def _check_license(license: Any) -> None:
-    if license is not None and not isinstance(license, str):
-        raise TypeError(f"`license` must be a text.\nReceived: license={license!r} of type {type(license).__name__}.")
-    if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
-        raise ValueError(
-            "`license` must be a name as the Hub has it, in small letters, such as 'apache-2.0', 'mit' or "
-            f"'cc-by-4.0'.\nReceived: license={license!r}."
-        )

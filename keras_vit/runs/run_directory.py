@@ -21,14 +21,13 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError
-from keras_vit.files import FileKindError, atomic_write, is_partial_file, read_regular
+from keras_vit.files import FileKindError, atomic_write, read_regular
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.run_files import (
-    CHECKPOINTS,
     METRICS,
     MOST_BYTES,
     TENSORBOARD,
-    is_finished,
+    check_empty,
     stamp,
 )
 
@@ -182,7 +181,7 @@ def check_free(path: FilePath) -> None:
     """Raises a `ValueError` unless a run may and can be written to this path; leaves nothing there."""
     path = Path(path)
     with _as_argument_error(path):
-        _check_empty(path)
+        check_empty(path)
     check_writable(path)
 
 
@@ -203,37 +202,6 @@ def _as_argument_error(path: Path) -> Iterator[None]:
             "or ask for the right to write there.",
             parameters=("out",),
         ) from error
-
-
-def _check_empty(path: Path) -> None:
-    if os.path.lexists(path) and not path.is_dir():
-        what = "a file" if path.exists() else "a link that leads nowhere"
-        raise ArgumentError(
-            f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name.",
-            parameters=("out",),
-        )
-    if path.exists() and not all(map(_is_nothing, path.iterdir())):
-        raise ArgumentError(
-            "`out` must be new or empty, or hold an unfinished run, so that nothing is lost.\n"
-            f"Received: {str(path)!r}, which is {_describe_folder(path)}. Choose another folder.",
-            parameters=("out",),
-        )
-
-
-def _describe_folder(path: Path) -> str:
-    """What a folder is in which no run may begin, in a few words."""
-    if is_finished(path):
-        return "a finished run"
-    if (path / CHECKPOINTS).is_symlink() and not (path / CHECKPOINTS).exists():  # of a disk that was not mounted
-        return "one whose checkpoints are a link that leads nowhere"
-    return "not empty and no unfinished run"
-
-
-def _is_nothing(path: Path) -> bool:
-    """Whether this is what a run leaves that was killed as it began, or a folder for its checkpoints elsewhere."""
-    if path.name == CHECKPOINTS:
-        return path.is_dir() and not any(path.iterdir())
-    return is_partial_file(path) and path.is_file()
 
 
 def _check_writable(path: Path) -> None:

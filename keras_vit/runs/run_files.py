@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import ArgumentError
-from keras_vit.files import FileKindError, json_object, open_regular, read_head, read_json_object
+from keras_vit.files import FileKindError, is_partial_file, json_object, open_regular, read_head, read_json_object
+from keras_vit.pages.formatting import printable
 from keras_vit.pages.html import BEGINNING, PICTURE
 from keras_vit.renamed import current_arguments
 from keras_vit.tasks import Task, find_task
+from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 
 BEST, LAST = "best.keras", "last.keras"
 CONFIG, RESULT, FAILURE, METRICS = "config.json", "result.json", "failure.json", "metrics.csv"
@@ -78,6 +80,28 @@ def foreign_file_error(path: Path) -> Exception:
     )
 
 
+def check_pushed(folder: Path, format: str | None) -> bool:
+    """Whether a folder that is to be published is that of a finished run, not of a checkpoint; raises for any other.
+
+    Args:
+        folder: its path.
+        format: of the files, for a run alone.
+    """
+    if (folder / BEST).is_file():
+        return True
+    if not (folder / SAFETENSORS_NAME).is_file():
+        raise ValueError(
+            "`folder` must be that of a finished run, or one that `save_checkpoint` has written for timm or "
+            f"transformers.\nReceived: {printable(folder)}, with neither {BEST} nor {SAFETENSORS_NAME}."
+        )
+    if format is not None:
+        raise ValueError(
+            "`format` (`--dialect` of the command) is for a run; a folder of weights has its own.\n"
+            f"Received: format={format!r} for {printable(folder)}. Leave it out, or write the folder anew."
+        )
+    return False
+
+
 def is_begun(folder: Path) -> bool:
     """Whether a run has written its configuration here."""
     return was_written_here(folder / CONFIG)
@@ -95,6 +119,38 @@ def is_finished(folder: Path) -> bool:
     if isinstance(made, int) and isinstance(planned, int) and made < planned and "stopped" not in stored:
         return False  # killed as it was made longer
     return stored.get("status") == FINISHED["status"]
+
+
+def check_empty(path: Path) -> None:
+    """Raises unless a path is free for a new run, or has what a run leaves that was killed as it began."""
+    if os.path.lexists(path) and not path.is_dir():
+        what = "a file" if path.exists() else "a link that leads nowhere"
+        raise ArgumentError(
+            f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name.",
+            parameters=("out",),
+        )
+    if path.exists() and not all(map(_is_nothing, path.iterdir())):
+        raise ArgumentError(
+            "`out` must be new or empty, or hold an unfinished run, so that nothing is lost.\n"
+            f"Received: {str(path)!r}, which is {_describe_folder(path)}. Choose another folder.",
+            parameters=("out",),
+        )
+
+
+def _describe_folder(path: Path) -> str:
+    """What a folder is in which no run may begin, in a few words."""
+    if is_finished(path):
+        return "a finished run"
+    if (path / CHECKPOINTS).is_symlink() and not (path / CHECKPOINTS).exists():  # of a disk that was not mounted
+        return "one whose checkpoints are a link that leads nowhere"
+    return "not empty and no unfinished run"
+
+
+def _is_nothing(path: Path) -> bool:
+    """Whether this is what a run leaves that was killed as it began, or a folder for its checkpoints elsewhere."""
+    if path.name == CHECKPOINTS:
+        return path.is_dir() and not any(path.iterdir())
+    return is_partial_file(path) and path.is_file()
 
 
 def read_config(file: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_vit.checks import check_installed
 from keras_vit.pages.cards import CARD
@@ -73,6 +74,17 @@ def upload(files: Mapping[str, Path], repository: str, *, private: bool, message
         operations = [huggingface_hub.CommitOperationAdd(name, str(path)) for name, path in files.items()]
         operations += [huggingface_hub.CommitOperationDelete(name) for name in stale]
         return api.create_commit(repository, operations, commit_message=message).oid
+
+
+def check_license(license: Any) -> None:
+    """Raises for what is no name of a licence as the Hub has it, or `None`."""
+    if license is not None and not isinstance(license, str):
+        raise TypeError(f"`license` must be a text.\nReceived: license={license!r} of type {type(license).__name__}.")
+    if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
+        raise ValueError(
+            "`license` must be a name as the Hub has it, in small letters, such as 'apache-2.0', 'mit' or "
+            f"'cc-by-4.0'.\nReceived: license={license!r}."
+        )
 
 
 def check_repository(name: str) -> None:

@@ -176,13 +176,15 @@ def test_command_predicts_in_an_engine_and_says_in_which(run, file, photos):
     photo = photos / "disc" / "0.jpg"
     code, lines, error = run("predict", photo, "--model", file, "--engine", "openvino", "--threads", 1)
     assert (code, error) == (0, [])
+    assert lines.pop(1) == "opening openvino in float32, and comparing it with the model"
+    assert lines.pop(1) == "timing openvino, model"
     assert re.match(r"engine openvino \(OpenVINO .*\) in float32, .* ms an image; model .* ms$", lines[1])
     assert lines[2:] == run("predict", photo, "--model", file)[1][1:]
     asked = ("predict", photo, "--model", file, "--engine", "openvino", "--threads", 1)
     again = run(*asked)[1]
     assert again[1].startswith(f"{lines[1]}; as measured on 20")
     assert again[2:] == lines[2:]
-    assert "; as measured on " not in run(*asked, "--no-cache")[1][1]
+    assert "; as measured on " not in run(*asked, "--no-cache")[1][3]
     code, _, error = run("predict", photo, "--model", file, "--no-cache")
     assert (code, len(error)) == (1, 1)
     assert "`--no-cache` goes with `--engine`" in error[0]
@@ -216,6 +218,10 @@ def test_command_evaluates_in_an_engine(run, file, photos):
 def test_command_says_which_engines_were_left_out(run, file, photos, clock):
     clock.spoil["openvino"] = 0.01
     _, lines, _ = run("predict", photos / "disc" / "0.jpg", "--model", file, "--engine", "auto")
+    names = ("tensorflow", "xla", "openvino", "onnxruntime")
+    assert lines[1:5] == [f"opening {name} in float32, and comparing it with the model" for name in names]
+    assert lines[5] == "timing tensorflow, xla, onnxruntime, model"
+    lines = lines[5:]
     assert lines[1].startswith("engine onnxruntime (fake onnxruntime) in float32, ")
     assert lines[2].startswith("left out openvino: ")
 

@@ -92,6 +92,8 @@ def test_engine_of_int8_gets_them(run, trained, photos, monkeypatch, command, en
 )
 def test_other_engines_and_photos_of_the_user_are_as_asked(run, trained, photos, monkeypatch, options):
     seen = seen_by_engines(monkeypatch)
+    monkeypatch.chdir(trained)
+    (trained / "mine").mkdir(exist_ok=True)
     assert ask(run, "evaluate", trained, photos, *options)[0] == 1
     assert [given and str(given) for given in seen] == ["mine" if "mine" in options else None]
 

@@ -5,8 +5,9 @@ import functools
 import gc
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +51,7 @@ def accelerate(
     batch_size: int = 1,
     images: Photos = None,
     cache: FilePath | None = DEFAULT_CACHE,
+    print_fn: Callable[[str], Any] | None = None,
 ) -> Engine:
     """Opens a model in the software that computes it fastest here, and compares the outputs with the model's.
 
@@ -76,6 +78,7 @@ def accelerate(
         cache: folder of the cache, by default `engines` in the folder of downloaded weights, `KERAS_VIT_CACHE`. Its
             limit is 4 GB, or `KERAS_VIT_ENGINES_GB`. `None` neither reads nor writes. A model with layers of your own
             classes is not cached, since their code may change.
+        print_fn: takes a line before each step that may last, as `print`; by default nothing is said.
 
     Returns:
         An `Engine`, called as the model is; its `report` has the measurements. In float32 TensorFlow and XLA compute
@@ -100,7 +103,7 @@ def accelerate(
     model = unwrapped(model)
     check_exportable(model)
     kept = open_cache(Request(model, engine, precision, threads, batch_size, images), cache)
-    found = _Comparison(model, precision, threads, images, batch_size, kept)
+    found = _Comparison(model, precision, threads, images, batch_size, kept, print_fn or _silent)
     if (cached := found.open_cached()) is not None:
         return cached
     if engine == "auto":
@@ -125,6 +128,10 @@ def write_engine(model: ImageModel, place: Path, precision: str = "float32") -> 
     model = unwrapped(model)
     check_exportable(model)
     _Comparison(model, precision, None, None, 1).write(place)
+
+
+def _silent(line: str) -> None:
+    """Says nothing."""
 
 
 class _Candidate(NamedTuple):
@@ -152,9 +159,10 @@ class _Comparison:
         images: Photos,
         batch_size: int,
         cache: EngineCache | None = None,
+        say: Callable[[str], Any] = _silent,
     ) -> None:
         self.model, self.precision, self.threads, self.images = model, precision, threads, images
-        self.batch_size, self.cache = batch_size, cache
+        self.batch_size, self.cache, self.say = batch_size, cache, say
         self.seconds: dict[str, float] = {}
         self.candidates: dict[str, _Candidate] = {}
         self.left_out: dict[str, str] = {}
@@ -229,6 +237,7 @@ class _Comparison:
     def add(self, engine: str) -> None:
         """Opens an engine and compares it; raises if that fails or it exceeds the bounds."""
         check_available(engine, self.precision, self.threads, is_quantized(self.model))
+        self.say(f"opening {engine} in {self.precision}, and comparing it with the model")
         photos, calibration = self._photos(engine)
         spec = self._task(engine, calibration)
         if self.cache is None or engine_writer(engine) is None:
@@ -290,6 +299,7 @@ class _Comparison:
 
     def _time(self, names: list[str]) -> None:
         """Times engines, or the model, in turn."""
+        self.say(f"timing {', '.join(names)}")
         photos, _ = self._photos("tensorflow")
         pixels = resize_photos((photos * self.batch_size)[: self.batch_size], image_size(self.model))
         images = preprocess_input(pixels, self.model.preprocessing)

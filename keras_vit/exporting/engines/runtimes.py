@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.checks import ArgumentError
 from keras_vit.exporting.budget import trim_weight_memory
 from keras_vit.exporting.engines.artifact_cache import Store
-from keras_vit.exporting.formats import ENGINES, OPSET, Format, onnx, openvino
+from keras_vit.exporting.formats import ENGINES, OPSET, Format, check_engine, onnx, openvino
 from keras_vit.exporting.model_function import input_spec, pixel_module
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.spec import ExportSpec
@@ -24,9 +24,6 @@ ALL = ENGINES[1:]  # without "auto"
 _WRITERS: dict[str, Format] = {"openvino": openvino, "onnxruntime": onnx}  # by engine
 _FILE = "network.onnx"
 _EXTERNAL = os.name == "posix"  # whether weights have a file of their own, which is mapped; Windows cannot remove one
-_UNSUPPORTED = {
-    ("onnxruntime", "bfloat16"): ("ONNX Runtime has no bfloat16 on a CPU", 'precision="float32" or "int8"'),
-}
 
 
 def engine_writer(engine: str) -> Format | None:
@@ -53,15 +50,10 @@ def check_available(engine: str, precision: str, threads: int | None, quantized:
         ImportError: if a package is missing.
         ValueError: for anything else.
     """
-    if (engine, precision) in _UNSUPPORTED:
-        reason, instead = _UNSUPPORTED[engine, precision]
-        raise ArgumentError(
-            f'{reason}.\nReceived: engine="{engine}", precision="{precision}". Pass {instead}.',
-            parameters=("engine", "precision"),
-        )
+    check_engine(engine, precision, threads)
     writer = engine_writer(engine)
     if writer is None:
-        return _check_threads(engine, threads)
+        return
     if quantized:
         raise ArgumentError(
             "a model that Keras quantised runs in TensorFlow only; other engines quantise by their own means.\n"
@@ -71,16 +63,6 @@ def check_available(engine: str, precision: str, threads: int | None, quantized:
     writer.check_packages(precision, OPSET)
     if (engine, precision) == ("openvino", "bfloat16"):
         openvino.check_bfloat16()
-
-
-def _check_threads(engine: str, threads: int | None) -> None:
-    if threads is not None:
-        raise ArgumentError(
-            "TensorFlow takes its number of threads once, for the whole process, before it computes anything.\n"
-            f'Received: threads={threads}, engine="{engine}". Set TF_NUM_INTRAOP_THREADS before Python starts, or '
-            'pass engine="openvino" or "onnxruntime".',
-            parameters=("threads", "engine"),
-        )
 
 
 def open_engine(engine: str, spec: ExportSpec, threads: int | None, store: Store | None = None) -> Runtime:

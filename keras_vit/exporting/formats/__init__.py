@@ -7,6 +7,8 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from keras_vit.checks import ArgumentError
+
 if TYPE_CHECKING:
     from keras_vit.exporting.report import Runtime
     from keras_vit.exporting.spec import ExportSpec
@@ -54,6 +56,28 @@ class Format(Protocol):
 
     def load_snippet(self, name: str) -> str | None:
         """The line of Python that opens the file `name` in the precision that it was compared in, if one is needed."""
+
+
+_UNSUPPORTED = {
+    ("onnxruntime", "bfloat16"): ("ONNX Runtime has no bfloat16 on a CPU", 'precision="float32" or "int8"'),
+}
+
+
+def check_engine(engine: str, precision: str, threads: int | None) -> None:
+    """Raises for a precision or threads that an engine, other than `"auto"`, has on no machine."""
+    if (engine, precision) in _UNSUPPORTED:
+        reason, instead = _UNSUPPORTED[engine, precision]
+        raise ArgumentError(
+            f'{reason}.\nReceived: engine="{engine}", precision="{precision}". Pass {instead}.',
+            parameters=("engine", "precision"),
+        )
+    if threads is not None and engine in ("tensorflow", "xla"):
+        raise ArgumentError(
+            "TensorFlow takes its number of threads once, for the whole process, before it computes anything.\n"
+            f'Received: threads={threads}, engine="{engine}". Set TF_NUM_INTRAOP_THREADS before Python starts, or '
+            'pass engine="openvino" or "onnxruntime".',
+            parameters=("threads", "engine"),
+        )
 
 
 def find_format(name: str) -> Format:
