@@ -118,12 +118,39 @@ def test_head_outside_of_a_model_is_not_dropped_in_silence(tmp_path):
         ("huggingface_internvit_6b", {"use_qk_norm": False}, "qk_norm none, and width in the file"),
         ("huggingface_radio", {"num_registers": 9}, "special_tokens 13, and 7"),
         ("huggingface_beit", {"use_shared_relative_position_bias": False}, "relative_bias none, and shared"),
+        ("huggingface_beit", {"use_relative_position_bias": True}, "relative_bias blocks and shared, and shared"),
+        ("huggingface_clip", {"num_channels": 1}, "channels 1, and 3"),
+        *(
+            (f"huggingface_{name}", {"mlp_ratio": 3}, "mlp_dim .*, and")
+            for name in ("dinov2_registers", "pixio", "tipsv2_gated")
+        ),
+        ("huggingface_internvit", {"norm_type": "foo"}, "norm foo, and layer"),
         ("huggingface_dinov3", {"rope_theta": None, "rope_parameters": {"rope_type": "yarn"}}, "yarn"),
     ],
 )
 def test_config_that_contradicts_the_tensors_is_refused(tmp_path, folder, facts, said):
     with pytest.raises(CheckpointError, match=said):
         keras_vit.build(weights=changed(tmp_path, folder, **facts), include_top=False)
+
+
+def test_beit_without_relative_positions_or_a_pooling_layer_loads(tmp_path):
+    """A table of zeros adds nothing, so a file without it gives the same numbers; transformers' were 1e-6 away."""
+    arrays = load_file(ENCODERS / "huggingface_beit" / "model.safetensors")
+    table = next(name for name in arrays if name.endswith("relative_position_bias_table"))
+    models = []
+    for model_type, without in ({"beit": (), "data2vec-vision": (table, "classifier", "pooler")}).items():
+        flags = {"use_shared_relative_position_bias": not without, "model_type": model_type}
+        if without:
+            flags["architectures"] = ["Data2VecVisionModel"]
+        folder = changed(tmp_path / model_type, "huggingface_beit", **flags)
+        kept = {name.removeprefix("beit." * bool(without)): a for name, a in arrays.items()}
+        kept |= {table: np.zeros_like(arrays[table])} if not without else {}
+        kept = {name: a for name, a in kept.items() if not any(word in f"beit.{name}" for word in without)}
+        save_file(kept, folder / "model.safetensors")
+        models.append(keras_vit.build(weights=folder, input_shape=(24, 24, 3), **ENDS["tokens"]))
+    assert models[1].config.relative_bias == "none"
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 24, 24, 3)).astype("float32")
+    assert np.abs(numpy(models[0](x)) - numpy(models[1](x))).max() < 1e-5
 
 
 def test_rotary_positions_are_of_the_kind_that_timms_config_names(tmp_path):

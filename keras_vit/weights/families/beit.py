@@ -54,9 +54,10 @@ HF_BEIT = Layout(
     TORCH,
     requires=(
         rf"{_PREFIX}embeddings\.patch_embeddings\.projection\.weight",
-        rf"{_PREFIX}encoder\.(layer\.0\.{_ATTENTION}\.)?relative_position_bias\.{_TABLE}",
+        rf"{_PREFIX}encoder\.layer\.0\.{_ATTENTION}\.query\.bias",
         rf"{_PREFIX}encoder\.layer\.0\.layernorm_before\.weight",
     ),
+    forbids=(rf"{_PREFIX}encoder\.layer\.0\.{_ATTENTION}\.key\.bias",),  # by which ViT is another layout
     read_names=lambda names: lambda name: re.sub(f"^{_PREFIX}", "", name),
     written_names=_written_names,
     ignores=(rf"{_PREFIX}embeddings\.mask_token", r".*\.relative_position_index", r"lm_head\..*"),
@@ -84,7 +85,7 @@ HF_BEIT = Layout(
         },
         ("relative_bias_shared/", "encoder.relative_position_bias."): {"table": _TABLE},
     },
-    parts={**_PARTS, "qkv_bias": ("query_value",)},
+    parts={**_PARTS, "qkv_bias": ("query_value",), "relative_bias": ("blocks", "shared", "none")},
     activation="gelu",
     layer_norm_epsilon=1e-12,
     resize_method="bicubic",

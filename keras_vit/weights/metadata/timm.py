@@ -53,6 +53,7 @@ def read_timm(config: dict, folder: Path) -> Metadata:
     given = {} if config.get("model_args") is None else config["model_args"]
     arguments = reading.part("model_args", lambda: check_object(given), empty={})
     architecture = str(config.get("architecture"))
+    layouts = timm_layouts(config.get("architecture"), arguments, place)
     check_known(architecture, arguments, place)
     gate = arguments.get("act_layer") in GATES
     named = {
@@ -61,7 +62,6 @@ def read_timm(config: dict, folder: Path) -> Metadata:
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
         "layer_norm_epsilon": arguments.get("norm_eps"),
     }
-    layouts = timm_layouts(config.get("architecture"), arguments, place)
     fields = _name_fields(architecture) | eva_fields(architecture, arguments, place)
     fields |= {name: value for name, value in named.items() if value}
     if "global_pool" in arguments and arguments["global_pool"] is None:
@@ -147,7 +147,7 @@ def _name_fields(architecture: str) -> dict[str, Any]:
 
 
 def _pooling(word: Any, of_class: str | None, place: Path) -> str | None:
-    if word is None or (word in ("merge", "align") and of_class in _TOWER_CLASSES):  # which follow the tokens
+    if word is None or (word in ("merge", "align") and of_class in (*_TOWER_CLASSES, None)):  # which follow the tokens
         return None
     if not isinstance(word, str) or word not in POOLS:
         raise unsupported_error("pooling", word, place, ", ".join(map(repr, POOLS)))

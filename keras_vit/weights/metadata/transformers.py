@@ -65,6 +65,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
             num_hidden_layers="num_layers",
             num_register_tokens="registers",
             n_cls_tokens="class_tokens",
+            num_channels="channels",
         )
         | _bias_fields(config, folder / "config.json")
         | ({} if gated is None else {"gated_mlp": gated}),
@@ -266,7 +267,8 @@ def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, 
         of_layers = config.get("num_key_value_heads_per_layer")
         fields |= {"kv_heads": tuple(of_layers)} if isinstance(of_layers, list) else {}
     if kind == "internvl_vision":
-        fields |= {"norm": "rms"} if config.get("norm_type") == "rms_norm" else {"norm": "layer"}
+        norm = config.get("norm_type", "layer_norm")
+        fields |= {"norm": {"rms_norm": "rms", "layer_norm": "layer"}.get(norm, norm)}
         fields |= {"qk_norm": "width" if config.get("use_qk_norm") else "none"}
         fields |= {"final_norm": "none" if config.get("use_mean_pooling", True) else "tokens"}
     classifies = any("ForImageClassification" in str(name) for name in _names(config))
@@ -274,11 +276,18 @@ def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, 
         fields["attention_pooling"] = config.get(_POOLERS[kind], True) is True
     if kind == "clip_vision_model" and isinstance(config.get("projection_dim"), int):
         fields["classes"] = config["projection_dim"]
-    if fields.get("gated_mlp") is False:
+    if config.get("use_swiglu_ffn", False) is True:
+        fields |= scaled_width(config, "hidden_size", rounded=_gated_width)
+    else:
         fields |= scaled_width(config, "hidden_size")
     if isinstance(config.get("intermediate_size"), int):
         fields["mlp_dim"] = config["intermediate_size"]
     return fields
+
+
+def _gated_width(width: float) -> int:
+    """M of DINOv2's gated MLP: two thirds, up to a multiple of 8."""
+    return (int(int(width) * 2 / 3) + 7) // 8 * 8
 
 
 def _names(config: Mapping[str, Any]) -> list[Any]:
@@ -289,16 +298,16 @@ def _names(config: Mapping[str, Any]) -> list[Any]:
 def _beit_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {"position_table": config.get("use_absolute_position_embeddings", False) is True}
     fields["layer_scale"] = "both" if config.get("layer_scale_init_value", 0.1) else "none"
-    if any(str(name).endswith(("Model", "ForImageClassification")) for name in _names(config)):
+    names = [str(name) for name in _names(config) if name != "Data2VecVisionModel"]  # which may have no pooling layer
+    if any(name.endswith(("Model", "ForImageClassification")) for name in names):
         fields["final_norm"] = "pooled" if config.get("use_mean_pooling", True) else "tokens"
     return fields | (_relative_bias(config) if isinstance(config.get("use_relative_position_bias"), bool) else {})
 
 
 def _relative_bias(config: Mapping[str, Any]) -> dict[str, str]:
-    """BEiT's tables, in each block or one for all; `{}` for both."""
+    """BEiT's tables, in each block or one for all."""
     tables = {"blocks": config["use_relative_position_bias"], "shared": config.get("use_shared_relative_position_bias")}
-    found = [word for word, there in tables.items() if there]
-    return {} if len(found) == 2 else {"relative_bias": found[0] if found else "none"}
+    return {"relative_bias": " and ".join(word for word, there in tables.items() if there) or "none"}
 
 
 def transformers_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
