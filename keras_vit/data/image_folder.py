@@ -3,6 +3,7 @@
 Classes are sorted by the names of their folders, as in the official code for custom data.
 """
 
+import collections
 import os
 import warnings
 from collections import Counter
@@ -23,8 +24,10 @@ from keras_vit.images.photo_files import (
     SHARDS,
     PassedOver,
     dead_links_in,
+    entries_in,
     folders_in,
     has_photos,
+    is_shard,
     loose_photos,
     others_below,
     photos_below,
@@ -85,6 +88,8 @@ def _no_classes_error(path: Path, classes: Sequence[str], count: int) -> ValueEr
     found = f"{len(classes)} class folder(s) {classes[:5]}, and {count} image file(s) in them"
     found += f"; {loose} image file(s) lie outside of these" if loose else ""
     found += f"; {printable(lost[0])} is a link to nothing" if lost else ""
+    beside = sorted(entry.name for entry in entries_in(str(path), PassedOver()) if is_shard(entry.name))
+    found += f"; {len(beside)} shard(s) lie next to these, as {printable(beside[0])}" if beside else ""
     remedy = "Put the photos of each class into a folder of its own, or list them in a .csv file with path and label."
     if shards:
         first, suffix = next(iter(shards.items()))
@@ -292,6 +297,10 @@ def _common_classes(path: Path, divided: dict[str, Path]) -> list[str]:
             named = [f"only `{side}` has {', '.join(sorted(own)[:10])}" for side, own in sides.items() if own]
             same = similar_names(only_one)
             hint = f" {quote_names(sorted(same[0]))} differ in case, spaces or Unicode form alone." if same else ""
+            passed = PassedOver()
+            collections.deque((file for folder in divided.values() for file in photos_below(folder, passed=passed)), 0)
+            if passed.shards:
+                hint += f" Shards are no class folders, as {printable(min(passed.shards))}: read these alone."
             raise ValueError(
                 "every split must have the same class folders; one without photos may be an empty folder.\n"
                 f"Received: {str(path)!r}, where `train` and `{name}` differ: {printable('; '.join(named))}.{hint}"

@@ -12,6 +12,7 @@ from keras_vit.pages.formatting import printable
 
 _MISSING = {"nan", "null", "none", "na", "n/a", "<na>", "nat"}  # as pandas and SQL write one
 _SEVERAL = re.compile(r"\S[,;|]\S")  # "tench, Tinca tinca" is one name
+_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
 _HIDDEN = "-1"  # the label that stands for an unknown one in many sets
 
 
@@ -46,6 +47,16 @@ def warn_doubtful_class_names(names: Iterable[str]) -> None:
     missing = sorted(name for name in known if name.strip().lower() in _MISSING)
     parts = {name: re.split(r"\s*[,;|]\s*", name) for name in known}
     several = sorted(name for name in known if _SEVERAL.search(name) or (parts[name][1:] and {*parts[name]} <= known))
+    by_value: dict[float, list[str]] = {}
+    for name in sorted(known):
+        if _NUMBER.fullmatch(name.strip()):
+            by_value.setdefault(float(name), []).append(name)
+    if one := next((group for group in by_value.values() if len(group) > 1), None):
+        warnings.warn(
+            f"{quote_names(one)} are one number, and count as classes of their own. Write it in one way.",
+            UserWarning,
+            stacklevel=2,
+        )
     if missing:
         warnings.warn(
             f"{quote_names(missing)} counts as the name of a class. If it stands for a missing label, leave these rows "

@@ -48,6 +48,9 @@ def test_names_of_columns_may_have_capitals_and_spaces(photos, header):
 def test_classes_that_are_numbers_are_sorted_as_numbers(photos):
     lines = [f"{row.split(',')[0]},{number % 3 * 5}" for number, row in enumerate(rows_of(photos))]
     assert open_source(table(photos, "path,label", *lines)).class_names == ("0", "5", "10")
+    lines[1] += ".0"
+    with pytest.warns(UserWarning, match="'5' and '5.0' are one number"):
+        open_source(table(photos, "path,label", *lines))
 
 
 def test_quotes_and_other_columns_are_understood(photos):

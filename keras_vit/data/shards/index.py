@@ -130,11 +130,8 @@ def _stamp(file: Path) -> str:
     except FileKindError as error:
         raise ShardError("a shard must be a regular file", file, error.reason) from None
     except OSError as error:
-        what = (
-            "a link to nothing"
-            if file.is_symlink() and isinstance(error, FileNotFoundError)
-            else f"{error.strerror or error}"
-        )
+        is_lost = isinstance(error, FileNotFoundError) and os.path.islink(file)
+        what = "a link to nothing" if is_lost else f"{error.strerror or error}"
         raise ShardError("every shard must be there and readable", file, what) from None
     if not ends:
         raise ShardError("a shard must hold photos", file, "which has 0 bytes", "Bring it again, or remove it.")

@@ -85,7 +85,7 @@ def label_text(value: Any) -> str | None:
     if isinstance(value, bytes):
         with contextlib.suppress(UnicodeDecodeError):
             value = value.decode()
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     if not isinstance(value, (str, int)):
         return None
