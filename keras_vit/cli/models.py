@@ -89,10 +89,17 @@ def load_zero_shot(
 
     found = variant_and_weights(given, weights)
     if found is None:
-        raise ValueError(
-            "classes in words need both towers of CLIP, SigLIP or their like.\n"
-            f"Received: {given}, the folder of a run or a .keras file. Pass a folder with both, or a name as clip/B16."
-        )
+        model = load_any(given)[0]
+        towers = getattr(model, "towers", None)  # of a run that has trained both
+        if towers is None:
+            raise ValueError(
+                "classes in words need both towers of CLIP, SigLIP or their like.\n"
+                f"Received: {given}, a model of images alone. Pass a folder with both, or a name as clip/B16."
+            )
+        (scale, bias), kind = towers.scale_and_bias(), "softmax" if towers.logit_bias is None else "sigmoid"
+        options: dict[str, Any] = {"logit_scale": scale, "logit_bias": bias, "classifier_activation": kind}
+        model = zero_shot(model, classes=classes, templates=templates, text=towers.text, **options)
+        return model, RunFacts(tuple(classes))
     variant, named = found
     text, model = build_text(variant, weights=named), named
     if variant is not None:

@@ -103,7 +103,9 @@ def _pair(pair: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
             "arrays must come as (images, labels), and several splits as a dict.\n"
             f'Received: images for labels in {split}. Pass a dict by split: {{"train": (images, labels), ...}}.'
         )
-    images, labels = map(np.asarray, pair)
+    images = np.asarray(images)
+    has_text = isinstance(labels, (tuple, list)) and any(isinstance(label, str) for label in labels)
+    labels = np.asarray(labels, object if has_text else None)  # of texts and numbers NumPy would make texts
     if len(images) == 0 or len(labels) == 0:
         raise ValueError(f"the {split} set is empty.\nReceived: {len(images)} images and {len(labels)} labels.")
     if images.ndim != 4 or images.shape[-1] not in (1, 3, 4) or images.dtype.kind not in "uif" or images.size == 0:

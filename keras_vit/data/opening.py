@@ -18,7 +18,7 @@ from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.files import access_error, expand_path
 from keras_vit.images.photo_files import near_names
-from keras_vit.images.photo_tables import open_table
+from keras_vit.images.photo_tables import DELIMITERS, open_table
 from keras_vit.pages.formatting import printable
 
 DIGITS = "digits"  # the data set of scikit-learn
@@ -47,7 +47,7 @@ def open_source(
         what: one of
             a folder of `{train,validation,test}/{class}/` folders, or of class folders alone, which are divided
             80/10/10 by `seed`, evenly in every class;
-            a `.csv` file with the columns `path`, `label`, and perhaps `split`;
+            a `.csv` file with the columns `path`, `label`, and perhaps `split`, or a `.tsv` with tabs between them;
             shards of photos: a folder of them, a file or a pattern, as `"shards/*.tar"`, of `.tar` files as WebDataset
             writes them, or of `.tfrecord`, `.parquet` or `.array_record` files;
             `"digits"`, 1,797 scanned digits that come with scikit-learn (a folder of that name is `"./digits"`);
@@ -105,7 +105,7 @@ def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: T
         return open_shards(what, files, seed, on_bad_image, targets)
     if os.path.isdir(path):
         return image_folder.open_folder(path, seed, on_bad_image)
-    if path.suffix.lower() == ".csv":
+    if path.suffix.lower() in DELIMITERS:
         return _open_table(path, seed, on_bad_image, targets)
     if not os.path.exists(path) and glob.has_magic(str(path)) and not may_be_a_name(what):
         fitting = glob.glob(str(path), recursive=True)
@@ -156,7 +156,8 @@ def _open_table(path: Path, seed: int, on_bad_image: str, targets: Targets = CLA
         UserWarning: for files that are listed more than once.
     """
     rows = _rows(path, targets)
-    _check_repeats(path, rows)
+    if not targets.are_texts:
+        _check_repeats(path, rows)
     names, labels = targets.of_table(path, rows)
     files = [str(path.parent / expand_path(row["path"])) for row in rows]
     splits = [SPLIT_ALIASES[row["split"].lower()] for row in rows] if "split" in rows[0] else None
@@ -174,7 +175,10 @@ def _rows(path: Path, targets: Targets) -> list[dict[str, Any]]:
                 f"the first line of a table must name the columns {', '.join(wanted)}, each once.\n"
                 f"Received: {str(path)!r} with the columns {columns}."
             )
-        return [_checked_row(path, line, row, wanted) for line, row in table.rows(wanted)]
+        return [
+            _checked_row(path, line, row, wanted)
+            for line, row in table.rows(("path", "split") if targets.are_texts else wanted)
+        ]
 
 
 def _checked_row(path: Path, line: int, row: dict[Any, Any], wanted: Sequence[str]) -> dict[str, Any]:

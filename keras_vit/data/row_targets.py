@@ -6,7 +6,7 @@ In a tar the JSON of a photo is an object whose fields are the columns, or the l
 import json
 import tarfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -134,13 +134,13 @@ def _shard_rows(shard: IndexedShard) -> list[Row]:
     """A row for each photo of a shard."""
     path = str(shard.path)
     if shard.path.suffix == ".parquet":
-        return [Row(path, f"row {number}", _targets_in(cells)) for number, cells in enumerate(_parquet_rows(path))]
+        return [Row(path, f"row {number}", _targets_in(cells)) for number, cells in enumerate(parquet_rows(path))]
     if shard.path.suffix != ".tar":
         raise ValueError(
             "several targets of a photo are read from .tar and .parquet shards.\n"
             f"Received: {printable(path)}. Pack the photos as tars, with a .json for each."
         )
-    found, rows = _json_members(path), []
+    found, rows = tar_members(path, ".json", json.loads), []
     for row in shard.rows.rows:
         name, cells = found.get(member_key(row.key)[0], (row.key, None))
         if not isinstance(cells, (list, dict)):
@@ -154,29 +154,36 @@ def _shard_rows(shard: IndexedShard) -> list[Row]:
     return rows
 
 
-def _json_members(path: str) -> dict[str, tuple[str, Any]]:
-    """Name and value of every JSON in a tar, by the key of its photo."""
+def tar_members(path: str, kind: str, parse: Callable[[bytes], Any]) -> dict[str, tuple[str, Any]]:
+    """Name and value of every member of a tar with a suffix, by the key of its photo.
+
+    Args:
+        path: of the tar.
+        kind: the suffix, as `".json"`.
+        parse: makes the value of the bytes, and raises a `ValueError` for others.
+    """
     found = {}
     with tarfile.open(path) as tar:
         for member in tar:
             key, suffix = member_key(member.name)
-            if suffix == ".json" and (file := tar.extractfile(member)) is not None:
+            if suffix == kind and (file := tar.extractfile(member)) is not None:
                 try:
-                    found[key] = (member.name, json.loads(file.read()))
+                    found[key] = (member.name, parse(file.read()))
                 except (ValueError, RecursionError) as error:
                     place = f"{printable(path)}, member {member.name!r}: {str(error).partition(';')[0]}"
-                    raise ValueError(f"a .json of a tar must be JSON in UTF-8.\nReceived: {place}.") from None
+                    words = {".json": "JSON in UTF-8"}.get(kind, "text in UTF-8")
+                    raise ValueError(f"a {kind} of a tar must be {words}.\nReceived: {place}.") from None
     return found
 
 
-def _parquet_rows(path: str) -> list[dict[str, Any]]:
-    """The cells of every row of a Parquet file, but those of bytes."""
+def parquet_rows(path: str, also: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The cells of every row of a Parquet file, but those of bytes in other columns than `also`."""
     import pyarrow.parquet
     import pyarrow.types as types
 
     kinds = (types.is_struct, types.is_binary, types.is_large_binary)
     schema = pyarrow.parquet.read_schema(path)
-    wanted = [field.name for field in schema if not any(is_kind(field.type) for is_kind in kinds)]
+    wanted = [field.name for field in schema if field.name in also or not any(is_kind(field.type) for is_kind in kinds)]
     return pyarrow.parquet.read_table(path, columns=wanted).to_pylist()
 
 

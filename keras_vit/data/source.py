@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -234,13 +235,18 @@ def _parts(split: Any, top: str) -> Iterator[Any]:
     """Bytes that differ if the examples differ."""
     if hasattr(split, "paths"):
         yield from (f"{os.path.relpath(str(path), top)}\n".encode(errors="surrogateescape") for path in split.paths)
-        yield from (np.ascontiguousarray(split.labels), np.ascontiguousarray(split.orientations))
+        yield from (_label_bytes(split.labels), np.ascontiguousarray(split.orientations))
     elif hasattr(split, "images"):
         yield str((split.images.shape, split.images.dtype.name)).encode()
-        yield from (np.ascontiguousarray(split.images), np.ascontiguousarray(split.labels))
+        yield from (np.ascontiguousarray(split.images), _label_bytes(split.labels))
     else:
         yield f"{split.builder.info.full_name} {split.name}".encode()
         yield b"" if split.numbers is None else np.ascontiguousarray(split.numbers)
+
+
+def _label_bytes(labels: np.ndarray) -> Any:
+    """Labels as bytes; texts are objects, whose memory says nothing of them."""
+    return json.dumps(labels.tolist()).encode() if labels.dtype == object else np.ascontiguousarray(labels)
 
 
 def common_top(source: Source) -> str:

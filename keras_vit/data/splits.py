@@ -28,7 +28,7 @@ class FileSplit:
 
     Args:
         paths: one path or slice for each example; all are of one kind.
-        labels: int64 `(n,)`, or float32 `(n, K)`.
+        labels: int64 `(n,)`, float32 `(n, K)`, or texts as objects `(n, 1)`.
         orientations: int32 `(n,)`, EXIF orientations 1 to 8.
         needs_pillow: whether Pillow decodes any of them, as a WebP.
     """
@@ -128,7 +128,7 @@ class ArraySplit:
 
     Args:
         images: `(n, H, W, C)`, uint8 or float32 in [0, 255].
-        labels: int64 `(n,)`, or float32 `(n, K)`.
+        labels: int64 `(n,)`, float32 `(n, K)`, or texts as objects `(n, 1)`.
     """
 
     images: np.ndarray

@@ -6,7 +6,7 @@ one for each output of a model. The names of a `Source` are those of the classes
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,7 +25,12 @@ class Targets:
     """Targets of one kind: what a table must have, and what is refused or warned of once photos were checked.
 
     A kind of its own overrides `columns` and `of_table`, and of the rest what it has to say.
+
+    Attributes:
+        are_texts: whether a file may have several, and a cell of a table several lines.
     """
+
+    are_texts: ClassVar[bool] = False
 
     def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
         """The columns of a table that hold targets, without `path` and `split`.

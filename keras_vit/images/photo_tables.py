@@ -14,6 +14,7 @@ from keras_vit.files import FileKindError, expand_path, open_regular
 from keras_vit.images.photo_files import is_photo
 
 _COLUMNS = ("path", "label", "labels", "split")  # also with capitals
+DELIMITERS = {".csv": ",", ".tsv": "\t"}  # by suffix
 _MOST_BYTES = 1 << 34
 _SHOWN = 60  # letters of a line in an error
 
@@ -40,7 +41,7 @@ def open_table(path: Path, most_bytes: int = _MOST_BYTES) -> Iterator["PhotoTabl
 
 
 class PhotoTable:
-    """The rows of a table, whose quotes follow RFC 4180.
+    """The rows of a table, whose quotes follow RFC 4180; of a `.tsv` there are tabs between the cells.
 
     A quote that lacks its end makes one cell of the rows that follow. So no cell may hold lines that name photos of
     their own. Other cells may have several lines, as captions do.
@@ -57,7 +58,8 @@ class PhotoTable:
         self.path, self._file = path, file
         self._lines: list[str] = []  # of the row that is being read
         self._is_at_end = False
-        self._reader = csv.DictReader(self._physical_lines(), skipinitialspace=True)
+        self._format: dict[str, Any] = {"delimiter": DELIMITERS.get(path.suffix.lower(), ","), "skipinitialspace": True}
+        self._reader = csv.DictReader(self._physical_lines(), **self._format)
         with self._named_errors():
             self.columns = self._reader.fieldnames = self._column_names(self._reader.fieldnames or [])
         self._check_quotes(dict.fromkeys(self.columns), self.columns)
@@ -109,16 +111,16 @@ class PhotoTable:
             raise self._quote_error("the table ends within this cell")
         if '"' in "".join(self._lines):
             plain = (
-                re.sub(r'" +(?=[,\r\n]|$)', '"', line) for line in self._lines
+                re.sub(r'" +(?=[,\t\r\n]|$)', '"', line) for line in self._lines
             )  # spaces before a comma are no fault
-            for _ in csv.reader(plain, skipinitialspace=True, strict=True):
+            for _ in csv.reader(plain, **self._format, strict=True):
                 pass
         if len(self._lines) < 2:
             return
         if broken := next((name for name in columns if re.search(r"[\r\n]", f"{name}{row.get(name) or ''}")), None):
             raise self._quote_error(f"the cell {broken[:_SHOWN]!r} has several lines")
         place = self.columns.index("path") if "path" in self.columns else 0
-        cells = [*csv.reader(self._lines, quoting=csv.QUOTE_NONE, skipinitialspace=True)]
+        cells = [*csv.reader(self._lines, quoting=csv.QUOTE_NONE, **self._format)]
         named = [each[place].strip(' "') for each in cells if len(each) > place]
         photos = [name for name in named if self._may_be_photo(name)]
         if len(photos) > 1:

@@ -42,7 +42,7 @@ def print_estimates(preparation: Preparation, out: FilePath, print_fn: Callable[
         print_fn(line)
     if has_accelerator() or preparation.devices > 1 or preparation.options.layout != "none":
         return  # there the first steps are short, and `Progress` reports the time
-    forward = flops(preparation.model).total
+    forward = flops(preparation.options.task_record.opened(preparation.model)).total
     steps = relative_cost(preparation.stages, preparation.plan.steps_per_epoch, preparation.plan.steps)
     images = steps * preparation.plan.batch_size
     if images * forward * _passes(preparation.model) < _LONG_WORK:

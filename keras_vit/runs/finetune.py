@@ -299,7 +299,7 @@ def _train_set(preparation: Preparation, start_step: int) -> Any:
     plan, stages, record = preparation.plan, preparation.stages, preparation.model.preprocessing
 
     def load(image_size: Pair, start_step: int) -> Any:
-        return load_dataset(
+        batches = load_dataset(
             preparation.source,
             "train",
             batch_size=plan.batch_size,
@@ -310,6 +310,7 @@ def _train_set(preparation: Preparation, start_step: int) -> Any:
             seed=preparation.options.seed,
             start_step=start_step,
         )
+        return preparation.options.task_record.batches(batches, preparation.model)
 
     if len(stages) == 1:
         return load(stages[0].image_size, start_step)
@@ -371,10 +372,11 @@ def _validation_set(preparation: Preparation) -> Any:
     if not preparation.source.sizes.get("validation"):
         return None
     batch_size = -(-EVALUATION_BATCH // preparation.devices) * preparation.devices
-    return load_dataset(
+    batches = load_dataset(
         preparation.source,
         "validation",
         batch_size=batch_size,
         preprocessing=preparation.model.preprocessing,
         labels=preparation.encoding,
     )
+    return preparation.options.task_record.batches(batches, preparation.model)

@@ -328,15 +328,16 @@ def load_run(place: Path) -> tuple[Any, RunFacts]:
     from keras_vit.model.copies import unwrapped
     from keras_vit.model.freezing import merge_lora
     from keras_vit.model.layer_access import lora_layers
+    from keras_vit.training import contrastive  # noqa: F401
 
     config = file.with_name("config.json")
     run = read_facts(config, is_run=place.is_dir()) if os.path.lexists(config) else RunFacts()
-    model = unwrapped(load_model(file))
+    model = unwrapped(run.task.opened(load_model(file)))
     _check_loaded(model, file)
     model = merge_lora(model) if lora_layers(model) else model  # which computes faster
     if run.class_names is None:
         return model, dataclasses.replace(run, class_names=model.class_names, task=task_of_model(model))
-    if len(run.class_names) != model.output_spec.size:
+    if run.task.head is not None and len(run.class_names) != model.output_spec.size:
         raise ValueError(
             "config.json must name the outputs of the model in its folder.\n"
             f"Received: {config} with {len(run.class_names)} names, and {file} with {model.output_spec.size} outputs."

@@ -70,4 +70,4 @@ def result_lines(folder: Path, facts: Mapping[str, Any], task: Task) -> Iterator
     yield from (f"  {line}" for line in columns([*rows, ("report", printable(report))]))
     yield ""
     yield "Next"
-    yield f"  keras-vit predict PHOTO --model {shlex.quote(printable(folder))}"
+    yield f"  keras-vit predict PHOTO --model {shlex.quote(printable(folder))}{task.predict_options}"

@@ -363,6 +363,9 @@ class FinetuneChanges(TypedDict, total=False):
     positive_weight: float | tuple[float, ...] | str | None
     threshold: float | tuple[float, ...] | None
     loss: str
+    lock_image: bool
+    caption_column: str | None
+    text: str | None
 
 
 def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> FinetuneOptions:

@@ -182,7 +182,8 @@ def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
     if isinstance(options.model, ImageModel):
         config = options.model.config
         _check_is_built(options)
-        check_model(options.model, _find_recipe(options, None))
+        if options.task_record.head is not None:
+            check_model(options.model, _find_recipe(options, None))
     else:
         weights = chosen_weights(options)
         config = config_of_weights(weights) if options.model is None and weights else _unbuilt_config(options.model)
@@ -288,6 +289,7 @@ def _find_recipe(options: FinetuneOptions, small: SmallModel | None) -> Recipe:
     recipe = options.recipe
     if recipe is None:
         recipe = FINETUNE_RECIPE if small is None or _is_trained(options) else small.recipe
+        recipe = options.task_record.recipe or recipe
     recipe = find_recipe(recipe)
     if options.ema_momentum is not None:
         recipe = dataclasses.replace(recipe, ema_momentum=options.ema_momentum)
@@ -315,8 +317,9 @@ def _find_model(
 ) -> tuple[Any, str]:
     """The model, and what becomes of its head; `inferred` is the config where only weights are named."""
     if isinstance(options.model, ImageModel):
-        _check_fits(options.model, source, options.task_record)
-        _check_order(options.model, source.class_names)
+        if options.task_record.head is not None:
+            _check_fits(options.model, source, options.task_record)
+            _check_order(options.model, source.class_names)
         return options.model, "keep"
     config, size = options.model, options.image_size
     size = recipe.image_size if size is None and config is not None else size
@@ -333,7 +336,7 @@ def _find_model(
     if layout != "none":
         set_distribution(layout, parts, known if config is None else config, **arguments)
     builder = build_resnet if isinstance(known, ResNetConfig) else build
-    return builder(config, name=name, **arguments), "reset"
+    return options.task_record.build(builder, config, name=name, **arguments), "reset"
 
 
 def _input_shape(
@@ -387,9 +390,11 @@ def _make_plan(
     options: FinetuneOptions, source: Source, model: Any, recipe: Recipe, devices: int, print_fn: Callable[[str], Any]
 ) -> Plan:
     """The plan, with a batch that fits."""
-    images = source.sizes["train"]
+    images, task = source.sizes["train"], options.task_record
     batch_size = options.batch_size
     batch_size = _usual_batch(recipe.batch_size, images, devices) if batch_size is None else batch_size
+    if not task.splits_batches and options.batch_size is None:
+        batch_size //= _fewest_micro_batches(options, model, recipe, batch_size // devices)
     if batch_size % devices:
         raise ArgumentError(
             "`batch_size` must be a multiple of the devices, so that each gets as much.\n"
@@ -399,19 +404,20 @@ def _make_plan(
     on_one_device = batch_size // devices
     # Of several processes the first alone knows what a run that goes on began with; and free memory may differ.
     micro_batches = all_reduce_max(options.accumulation_steps or 0)
-    micro_batches = micro_batches or all_reduce_max(_fewest_micro_batches(options, model, recipe, on_one_device))
+    if task.splits_batches:
+        micro_batches = micro_batches or all_reduce_max(_fewest_micro_batches(options, model, recipe, on_one_device))
     training_plan = plan(
         recipe,
-        model,
+        model if task.head is not None else None,
         num_images=images,
         batch_size=batch_size,
         steps=_usual_steps(options, images),
         epochs=options.epochs,
         learning_rate=options.learning_rate,
-        accumulation_steps=micro_batches,
+        accumulation_steps=micro_batches or 1,
         layer_decay=options.layer_decay,
     )
-    _print_memory(model, on_one_device, micro_batches, recipe, print_fn)
+    _print_memory(model, on_one_device, micro_batches or 1, recipe, print_fn)
     return training_plan
 
 

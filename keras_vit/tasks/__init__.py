@@ -14,6 +14,7 @@ from keras_vit.tasks.task import Task
 TASKS = {  # a class in the module of that name, with `_` for `-`
     "classification": "Classification",
     "multi-label": "MultiLabel",
+    "contrastive": "Contrastive",
     "regression": "Regression",
 }
 DEFAULT = "classification"  # of a run that names none, and of every run before version 0.7

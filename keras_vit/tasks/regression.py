@@ -139,7 +139,12 @@ class Regression(RowTask):
     curves: ClassVar[Mapping[str, str]] = {"loss": "loss", "r2": "R2"}
     files: ClassVar[Mapping[str, bytes]] = {PREDICTED: PICTURE}
 
-    loss: str = option("mse", "of regression: of standardized numbers; by default mse", choices=LOSSES)
+    loss: str = option(
+        "mse",
+        "of regression: mse, mae or huber, of standardized numbers; of contrastive: softmax or sigmoid; by default the "
+        "first",
+        metavar="LOSS",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

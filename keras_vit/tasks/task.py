@@ -60,22 +60,29 @@ class Task(abc.ABC):
 
     Attributes:
         name: in the option `task`, and in a run folder.
-        head: the kind of head that the model ends in, of `config.heads`.
+        head: the kind of head that the model ends in, of `config.heads`; `None` of a model of embeddings, whose outputs
+            have no names.
         metrics: names in the history and columns of `metrics.csv`. The first decides the best epoch, by its value on
             the validation set; of equal ones the lower loss does.
         larger_is_better: of that metric.
         curves: the columns that `curves.png` shows with rate and gradient, two, with the words of their axes.
         files: that the task writes into a run folder, each with the pattern of its beginning.
         ranks: whether an answer is the best of all outputs, so that it can be asked how many to name.
+        predict_options: of the command `predict`, that a model of the task needs.
+        recipe: name of the recipe where none is asked for; by default that of weights or of the small model.
+        splits_batches: whether a batch can be computed in micro-batches.
     """
 
     name: ClassVar[str]
-    head: ClassVar[str]
+    head: ClassVar[str | None]
     metrics: ClassVar[tuple[str, ...]]
     larger_is_better: ClassVar[bool] = True
     curves: ClassVar[Mapping[str, str]]
     files: ClassVar[Mapping[str, bytes]] = {}
     ranks: ClassVar[bool] = False
+    predict_options: ClassVar[str] = ""
+    recipe: ClassVar[str | None] = None
+    splits_batches: ClassVar[bool] = True
 
     # The record
 
@@ -126,6 +133,10 @@ class Task(abc.ABC):
         """Arguments of `build` and `build_resnet`."""
         return {"classes": len(source.class_names)}
 
+    def build(self, builder: Any, config: Any, **arguments: Any) -> Any:
+        """The model by `build` or `build_resnet`, with these arguments, those of `model_arguments` among them."""
+        return builder(config, **arguments)
+
     def prepare(self, model: Any, plan: "Plan", source: "Source", head: str) -> Any:
         """The model with the initial values of its head, to be compiled; it may be another one.
 
@@ -147,6 +158,10 @@ class Task(abc.ABC):
     def compile_arguments(self, plan: "Plan", encoding: str, source: "Source") -> dict[str, Any]:
         """Arguments of `model.compile`, with those of `plan.compile_arguments` but for loss and metrics."""
 
+    def batches(self, dataset: Any, model: Any) -> Any:
+        """Batches of `load_dataset` as `fit` of the model takes them, with the same attributes."""
+        return dataset
+
     def score(self, logs: Mapping[str, float]) -> tuple[float, float] | None:
         """What is compared to find the best epoch, larger is better; `None` without a validation set."""
         if (value := logs.get(f"val_{self.metrics[0]}")) is None:
@@ -154,6 +169,10 @@ class Task(abc.ABC):
         return (value if self.larger_is_better else -value), -logs["val_loss"]
 
     # A trained model
+
+    def opened(self, model: Any) -> Any:
+        """The model of images in what a run trains and saves."""
+        return model
 
     def settle(self, model: Any, source: "Source", batch_size: int) -> "Task":
         """The task with what is chosen on the validation set once the best model is known, as a threshold."""

@@ -17,6 +17,30 @@ _CLIP_LENGTH, _OTHER_LENGTH = 77, 64
 _HF_LENGTHS = {"clip": 77, "metaclip_2": 77, "siglip": 64, "siglip2": 64, "tipsv2": 64}
 
 
+_OWN = "keras_vit_tokenizer.json"  # what this package has written beside a vocabulary, which the library does not say
+_WRITTEN = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model", "fairseq": "sentencepiece.bpe.model"}
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes a vocabulary into a folder, with what is done around it, so that `open_tokenizer` gives the same ids."""
+    (folder / _WRITTEN[tokenizer.pieces.kind]).write_bytes(tokenizer.pieces.data)
+    (folder / _OWN).write_text(json.dumps({"kind": tokenizer.pieces.kind, **tokenizer.get_config()}, indent=2))
+
+
+def _own_tokenizer(folder: Path, max_length: int | None, clean: str | None) -> Tokenizer | None:
+    """The tokenizer of a folder that `write_tokenizer` has written."""
+    facts = read_json_object(folder / _OWN)
+    if facts is None:
+        return None
+    kind = facts.pop("kind", None)
+    if kind not in _WRITTEN or not {"max_length", "clean"} <= set(facts):
+        raise ArgumentError(
+            f"a tokenizer's facts must be as they were written.\nReceived: {folder / _OWN}.", ("source",)
+        )
+    given = {name: value for name, value in (("max_length", max_length), ("clean", clean)) if value is not None}
+    return Tokenizer(Pieces(kind, read_regular(folder / _WRITTEN[kind], _MOST_BYTES)), **facts | given)
+
+
 def open_tokenizer(
     path: Path,
     max_length: int | None = None,
@@ -39,6 +63,8 @@ def open_tokenizer(
         ValueError: for a file that is none.
     """
     folder = weights.parent if weights else path if path.is_dir() else path.parent
+    if path.is_dir() and (own := _own_tokenizer(path, max_length, clean)):
+        return own
     file = next((path / name for name in _FILES if (path / name).is_file()), None) if path.is_dir() else path
     if file is None and not is_clip:
         raise FileNotFoundError(

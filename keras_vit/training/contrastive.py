@@ -5,7 +5,8 @@ whose image tower is locked).
 """
 
 import math
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -14,6 +15,7 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import ArgumentError, check_choice, check_flag
+from keras_vit.model.layer_access import head_layers
 from keras_vit.model.replicated_model import ReplicatedModel, num_replicas
 from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.training.masked_patches import MeanOverImages
@@ -22,6 +24,7 @@ LOSSES = ("softmax", "sigmoid")
 _FIRST_SCALES = {"softmax": math.log(1 / 0.07), "sigmoid": math.log(10)}
 _FIRST_BIAS, _MOST_SCALE = -10.0, math.log(100)
 _LENGTH = 1e-12  # below which an embedding has no direction
+_CHUNK = 1024  # rows of cosines at once
 
 
 def softmax_loss(images: Tensor, texts: Tensor, scale: Tensor, first: Tensor = 0, there: Tensor = None) -> Tensor:
@@ -79,7 +82,9 @@ def _pair(rows: Any) -> tuple[Tensor, Tensor]:
     return rows if isinstance(rows, tuple) else (rows, rows)
 
 
-def recall(images: npt.ArrayLike, texts: npt.ArrayLike, most: tuple[int, ...] = (1, 5, 10)) -> dict[str, float]:
+def recall(
+    images: npt.ArrayLike, texts: npt.ArrayLike, most: tuple[int, ...] = (1, 5, 10), alike: Sequence[Any] = ()
+) -> dict[str, float]:
     """How often a pair is among the nearest of its photo, and of its text.
 
     Example:
@@ -90,6 +95,8 @@ def recall(images: npt.ArrayLike, texts: npt.ArrayLike, most: tuple[int, ...] = 
         images: `(N, E)`; row i belongs to row i of the texts. Of any length.
         texts: `(N, E)`.
         most: numbers of nearest ones that count.
+        alike: arrays `(N,)`, as numbers of captions. Pairs with equal values in one of them do not count against each
+            other.
 
     Returns:
         As `{"image_to_text_1": 0.5, "text_to_image_1": 0.25, ...}`, in [0, 1]. Of equal cosines the pair's own counts
@@ -103,12 +110,77 @@ def recall(images: npt.ArrayLike, texts: npt.ArrayLike, most: tuple[int, ...] = 
             parameters=("images", "texts"),
         )
     left, right = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in rows)
-    found: dict[str, float] = {}
-    cosines = left @ right.T
-    for name, table in (("image_to_text", cosines), ("text_to_image", cosines.T)):
-        ranks = (table >= np.diag(table)[:, None]).sum(axis=1)
-        found |= {f"{name}_{k}": float((ranks <= k).mean()) for k in most}
+    return recall_at(pair_ranks(left, right, alike), most)
+
+
+def recall_at(ranks: dict[str, np.ndarray], most: Sequence[int] = (1, 5, 10)) -> dict[str, float]:
+    """The shares of ranks, as `pair_ranks` gives them, that are at most so large."""
+    return {f"{name}_{k}": float((of_way <= k).mean()) for name, of_way in ranks.items() for k in most}
+
+
+def pair_ranks(images: np.ndarray, texts: np.ndarray, alike: Sequence[Any] = ()) -> dict[str, np.ndarray]:
+    """Place of each pair's text among the texts of its photo, and of its photo among the photos of its text, from 1.
+
+    Args:
+        images: float64 `(N, E)` of length 1.
+        texts: likewise.
+        alike: as of `recall`.
+    """
+    groups, found = [np.asarray(each) for each in alike], {}
+    for name, (rows, others) in {"image_to_text": (images, texts), "text_to_image": (texts, images)}.items():
+        ranks = []
+        for part, cosines in _cosines(rows, others):
+            own = cosines[np.arange(len(cosines)), part]
+            nearer = cosines >= own[:, None]
+            nearer[np.arange(len(cosines)), part] = False
+            for group in groups:
+                nearer &= group[part][:, None] != group[None]
+            ranks.append(1 + nearer.sum(axis=1))
+        found[name] = np.concatenate(ranks)
     return found
+
+
+def _cosines(rows: np.ndarray, others: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Numbers of some rows, and their cosines with all others, part by part."""
+    for start in range(0, len(rows), _CHUNK):
+        part = np.arange(start, min(start + _CHUNK, len(rows)))
+        yield part, rows[part] @ others.T
+
+
+def contrast(images: np.ndarray, texts: np.ndarray, scale: float, bias: float | None = None) -> float:
+    """The loss of all pairs as one batch, in float64 by NumPy: with a bias SigLIP's, else CLIP's.
+
+    Args:
+        images: float64 `(N, E)` of length 1.
+        texts: likewise.
+        scale: the factor on cosines.
+        bias: what is added.
+    """
+    ways = [(images, texts)] if bias is not None else [(images, texts), (texts, images)]
+    total = 0.0
+    for rows, others in ways:
+        for part, cosines in _cosines(rows, others):
+            own, logits = (np.arange(len(part)), part), scale * cosines + (bias or 0.0)
+            if bias is None:
+                total += (np.logaddexp.reduce(logits, axis=1) - logits[own]).sum()
+            else:
+                logits[own] *= -1
+                total += np.logaddexp(0, logits).sum()
+    return float(total / len(ways) / len(images))
+
+
+class EmbeddedPairs(NamedTuple):
+    """What both towers give for pairs.
+
+    Args:
+        images: float64 `(N, E)` of length 1.
+        texts: likewise.
+        alike: numbers of equal photos and of equal texts, two arrays `(N,)`; as of `recall`.
+    """
+
+    images: np.ndarray
+    texts: np.ndarray
+    alike: tuple[np.ndarray, np.ndarray]
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -152,10 +224,10 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         logit_bias: what is added to the logits of the sigmoid loss at the start; by default that of the file, else -10.
 
     Call arguments:
-        inputs: `{"images": (B, H, W, C), "ids": (B, T)}`.
+        inputs: `{"images": (B, H, W, C), "ids": (B, T)}`, or images alone.
 
     Returns:
-        `{"images": (B, E), "texts": (B, E)}`, of length 1, float32.
+        `{"images": (B, E), "texts": (B, E)}`, of length 1, float32; of images alone what the image tower gives.
 
     Raises:
         TypeError: for towers of another kind.
@@ -190,7 +262,12 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
                 f"Received: outputs {shapes[0]} of the image tower and {shapes[1]} of the text tower."
             )
         self.image, self.text, self.kind, self.lock_image = image, text, loss, lock_image
-        image.trainable = not lock_image
+        if lock_image:
+            image.trainable = False
+        for layer in head_layers(image):  # a projection, whose bias is zero and has no place in files of both towers
+            if layer.use_bias:
+                layer.bias.trainable = False
+        self.data_start_step: int | None = None
         first = (logit_scale, text.logit_scale, getattr(image, "logit_scale", None), _FIRST_SCALES[loss])
         scale = next(value for value in first if value is not None)
         self.logit_scale = self.add_weight(
@@ -221,7 +298,115 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
             )
         super().compile(*args, **kwargs)
 
-    def call(self, inputs: dict[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
+    @property
+    def config(self) -> Any:
+        """That of the image tower."""
+        return self.image.config
+
+    @property
+    def preprocessing(self) -> Any:
+        """That of the image tower."""
+        return self.image.preprocessing
+
+    @property
+    def input_shape(self) -> tuple:
+        """`(None, H, W, C)` of the images."""
+        return self.image.input_shape
+
+    @property
+    def load_report(self) -> tuple[str, ...]:
+        """A line for each adaptation that loading either tower made."""
+        return (*getattr(self.image, "load_report", ()), *self.text.load_report)
+
+    def scale_and_bias(self) -> tuple[float, float | None]:
+        """Logarithm of the factor on cosines, and what is added to logits (`None` of the softmax loss), as they are."""
+        scale, bias = (
+            None if weight is None else float(ops.convert_to_numpy(ops.convert_to_tensor(weight)))
+            for weight in (self.logit_scale, self.logit_bias)
+        )
+        return scale or 0.0, bias
+
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Keras' `fit`, which `Checkpoints` can go on with."""
+        self.data_start_step = getattr(x, "start_step", None)
+        return super().fit(x, *args, **kwargs)
+
+    def evaluate(
+        self,
+        x: Any,
+        *args: Any,
+        batch_size: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+        **_: Any,
+    ) -> Any:
+        """The loss of all pairs as one batch, and the mean of their recall at 1, 5 and 10 both ways.
+
+        Args:
+            x: `{"images": ..., "ids": ...}` as arrays, or batches of these.
+            *args: not used, as all that Keras' `evaluate` takes besides.
+            batch_size: pairs at once, for speed and memory only.
+            callbacks: those of `fit`.
+            return_dict: whether to give both by name, or the loss alone.
+        """
+        calls = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
+        if calls:
+            calls.on_test_begin()
+        pairs = self.embed_pairs(_batches(x, batch_size or 32), calls)
+        logs = {"loss": self.loss_of(pairs), "recall": mean_recall(pair_ranks(*pairs))}
+        if calls:
+            calls.on_test_end(logs)
+        return logs if return_dict else logs["loss"]
+
+    def loss_of(self, pairs: EmbeddedPairs) -> float:
+        """The loss of all pairs as one batch."""
+        scale, bias = self.scale_and_bias()
+        return contrast(pairs.images, pairs.texts, math.exp(scale), bias)
+
+    def embed_pairs(self, batches: Iterable[Any], calls: Any = None) -> EmbeddedPairs:
+        """Both embeddings of each pair.
+
+        Args:
+            batches: of `{"images": ..., "ids": ...}`.
+            calls: callbacks of a validation.
+
+        Raises:
+            ValueError: for embeddings that are not finite.
+        """
+        found: list[dict[str, np.ndarray]] = []
+        photos: list[int] = []
+        ids: list[np.ndarray] = []
+        size = 0
+        for number, batch in enumerate(batches):
+            if calls:
+                calls.on_test_batch_begin(number)
+            inputs = {name: np.asarray(part) for name, part in batch.items()}
+            count, size = len(inputs["ids"]), max(size, len(inputs["ids"]))
+            padded = {
+                name: np.take(part, np.minimum(np.arange(size), count - 1), axis=0) for name, part in inputs.items()
+            }
+            rows = self.predict_on_batch(padded)  # each size of a batch is compiled, so there is one
+            found.append({name: ops.convert_to_numpy(part)[:count] for name, part in rows.items()})
+            photos += [hash(image.tobytes()) for image in inputs["images"]]
+            ids.append(inputs["ids"])
+            if calls:
+                calls.on_test_batch_end(number)
+        images, texts = (
+            np.concatenate([each[name] for each in found]).astype("float64") for name in ("images", "texts")
+        )
+        for name, rows in (("photo", images), ("text", texts)):
+            if not np.isfinite(rows).all():
+                raise ValueError(
+                    "embeddings must be finite; NaN comes of damaged weights.\n"
+                    f"Received: others of the {name} of pair {int(np.isfinite(rows).all(axis=1).argmin())}."
+                )
+        _, equal_photos = np.unique(photos, return_inverse=True)
+        _, equal_texts = np.unique(np.concatenate(ids), axis=0, return_inverse=True)
+        return EmbeddedPairs(images, texts, (equal_photos, equal_texts.ravel()))
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        if not isinstance(inputs, dict):  # of images alone
+            return self.image(inputs, training=training and not self.lock_image)
         images = self.image(inputs["images"], training=training and not self.lock_image)
         return {"images": _unit(images), "texts": _unit(self.text(inputs["ids"], training=training))}
 
@@ -263,6 +448,18 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
             for name in ("image", "text")
         }
         return cls(**config | towers)
+
+
+def mean_recall(ranks: dict[str, np.ndarray]) -> float:
+    """The mean of recall at 1, 5 and 10 both ways."""
+    return float(np.mean([*recall_at(ranks).values()]))
+
+
+def _batches(x: Any, size: int) -> Iterable[Any]:
+    """Batches of pairs, of arrays by name or a data set."""
+    if not isinstance(x, dict):
+        return x
+    return ({name: part[start : start + size] for name, part in x.items()} for start in range(0, len(x["ids"]), size))
 
 
 def _unit(rows: Tensor) -> Tensor:

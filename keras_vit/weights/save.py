@@ -1,5 +1,6 @@
 """From a model to a checkpoint file that other software opens."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -30,7 +31,8 @@ from keras_vit.model.layer_access import (
 from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.renamed import accepts_old_arguments
-from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint
+from keras_vit.text.opening import write_tokenizer
+from keras_vit.weights.checkpoint import PATCH_KERNEL, SAFETENSORS_NAME, TABLE, Checkpoint
 from keras_vit.weights.convert import (
     check_architecture,
     check_replaceable,
@@ -40,7 +42,7 @@ from keras_vit.weights.convert import (
 )
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.text import TEXT_LAYOUTS
-from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.read import CheckpointError, scan
 from keras_vit.weights.text import NOTE
 
 
@@ -163,6 +165,74 @@ def save_text_checkpoint(model: TextTransformer, path: FilePath, format: str | N
     write = write_npz if row.suffix == ".npz" else write_safetensors
     write(destination, arrays, {NOTE: model.config.as_dict()})
     return destination
+
+
+# Of both towers in one file: the layout of the image tower, what stands before its names, the same of the text tower.
+# The first that has a place for every weight is taken.
+_BOTH = (
+    ("open_clip", "", "open_clip_text", ""),
+    ("huggingface_siglip", "", "huggingface_siglip_text", ""),
+    ("open_clip_gap", "", "open_clip_text", ""),
+    ("timm", "visual.trunk.", "open_clip_text", "text."),
+    ("timm", "visual.trunk.", "open_clip_linear_text", "text."),
+    ("timm_eva", "visual.trunk.", "open_clip_text", "text."),
+    ("timm_eva", "visual.trunk.", "open_clip_linear_text", "text."),
+    ("dinov2", "visual.", "open_clip_text", "text."),
+)
+TOWERS_NAME = f"open_clip_{SAFETENSORS_NAME}"
+
+
+def save_towers(
+    image: VisionTransformer, text: TextTransformer, folder: FilePath, logit_scale: float, logit_bias: float | None
+) -> Path:
+    """Writes both towers into a new folder, `open_clip_model.safetensors`, with the tokenizer.
+
+    `build`, `build_text`, `tokenizer` and `zero_shot` open the folder. The names in the file are OpenCLIP's or
+    transformers'; a note has what no tensor says.
+
+    Args:
+        image: the image tower.
+        text: the text tower.
+        folder: new, in a folder that exists.
+        logit_scale: logarithm of the factor on cosines.
+        logit_bias: what is added to logits; `None` for nothing.
+
+    Raises:
+        CheckpointError: if no layout has a place for every weight of both.
+        FileExistsError: if something is there.
+    """
+    folder = expand_path(folder)
+    faults = []
+    folder.mkdir()
+    text.logit_scale, text.logit_bias = logit_scale, logit_bias
+    parts = {name: folder / f"{name}.safetensors" for name in ("image", "text")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what a layout's software would compute otherwise: the note says it
+        for image_layout, image_prefix, text_layout, text_prefix in _BOTH:
+            try:
+                save_checkpoint(image, parts["image"], image_layout)
+                save_text_checkpoint(text, parts["text"], text_layout)
+            except ValueError as error:
+                faults.append(f"{image_layout}: {str(error).partition(chr(10))[0]}")
+                continue
+            files = {name: scan(path) for name, path in parts.items()}
+            arrays: dict[str, np.ndarray] = {}
+            for name, prefix in (("image", image_prefix), ("text", text_prefix)):
+                found = files[name].read(list(files[name].entries))
+                keeps = ("logit_scale", "logit_bias")
+                arrays |= {key if key in keeps else prefix + key: array for key, array in found.items()}
+            write_safetensors(folder / TOWERS_NAME, arrays.items(), files["image"].note | files["text"].note)
+            break
+    for path in parts.values():
+        path.unlink(missing_ok=True)
+    if not (folder / TOWERS_NAME).is_file():
+        raise CheckpointError(
+            "both towers must be of a layout that has a place for every weight.\n"
+            f"Received: {image.name!r}: {faults[-1]} The run's best.keras has both."
+        )
+    if text.tokenizer is not None:
+        write_tokenizer(text.tokenizer, folder)
+    return folder / TOWERS_NAME
 
 
 def _is_computed_by(layout: str, config: TextConfig) -> bool:

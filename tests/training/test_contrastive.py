@@ -7,7 +7,7 @@ from conftest import numpy
 from mirrored import on
 
 import keras_vit
-from keras_vit.training.contrastive import recall, sigmoid_loss, softmax_loss
+from keras_vit.training.contrastive import contrast, recall, sigmoid_loss, softmax_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
 PAIRS, SIZE = 5, 7
@@ -40,6 +40,7 @@ def test_loss_is_the_paper_s(kind):
     expected = by_hand(kind, images, texts, scale, bias)
     assert float(loss_of(kind, images, texts, scale, bias)) == pytest.approx(expected, rel=1e-6)
     extra = {"bias": bias} if kind == "sigmoid" else {}
+    assert contrast(images, texts, scale, **extra) == pytest.approx(expected, rel=1e-12)
     function = sigmoid_loss if kind == "sigmoid" else softmax_loss
     parts = [
         function((images[part], images), (texts[part], texts), scale, first=part.start, **extra)
@@ -148,6 +149,7 @@ def test_recall_counts_each_way():
     found = recall(images, texts, (1, 2))
     assert found == {"image_to_text_1": 1.0, "image_to_text_2": 1.0, "text_to_image_1": 2 / 3, "text_to_image_2": 1.0}
     assert recall(np.ones((4, 2)), np.ones((4, 2)), (1,))["image_to_text_1"] == 0.0  # of equals it counts last
+    assert recall(np.ones((4, 2)), np.ones((4, 2)), (1,), [[0, 0, 0, 1], [5, 6, 7, 7]])["text_to_image_1"] == 0.25
 
 
 def test_wrong_towers_are_refused():

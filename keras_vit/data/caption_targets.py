@@ -1,0 +1,143 @@
+"""A caption for each photo: a column of a table or of Parquet, or a `.txt` beside the photo in a tar.
+
+Labels are texts, an array of objects `(n, 1)`, and the one name of a `Source` is that of the column.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.annotations import Tensor
+from keras_vit.checks import did_you_mean
+from keras_vit.data.row_targets import Row, RowTargets, parquet_rows, tar_members
+from keras_vit.data.shards.index import IndexedShard
+from keras_vit.data.shards.tars import member_key
+from keras_vit.pages.formatting import printable
+from keras_vit.text.tokenizer import Tokenizer
+
+COLUMNS = ("caption", "text")  # of which the first that is there is taken
+_TEXT, _FIELDS = ".txt", ".json"
+
+
+class CaptionTargets(RowTargets):
+    """A text for each photo, as it is: also "nan" and "1.5". A photo may have several, each in a row of its own.
+
+    Args:
+        column: of the captions; by default `caption`, else `text`.
+    """
+
+    noun = "captions"
+    are_texts = True
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__(None)
+        self.column = column
+
+    def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
+        found = self._column(header)
+        if found is None:
+            wanted = self.column or COLUMNS[0]
+            raise ValueError(
+                f"a table of captions must have a column {wanted!r} in addition to the path.\n"
+                f"Received: {str(path)!r} with the columns {list(header)}.{did_you_mean(wanted, header)} Another name "
+                "goes to `caption_column` (`--caption-column`)."
+            )
+        return (found,)
+
+    def of_rows(self, rows: Sequence[Row]) -> tuple[Sequence[str], np.ndarray]:
+        column = self._column(rows[0].cells) or self.column or COLUMNS[0]
+        found = np.empty((len(rows), 1), object)
+        for number, row in enumerate(rows):
+            cell = row.cells.get(column)
+            if cell is not None and not isinstance(cell, str):
+                kind = f"{row.shown(column)[:60]} of type {type(cell).__name__}"
+                raise row.error("a caption must be text", column, kind, "Write it as text, or leave the row out.")
+            if cell is None or not cell.strip():
+                raise row.error("a caption must not be empty", column, row.shown(column), "Leave the row out.")
+            found[number, 0] = cell.strip()
+        return (column,), found
+
+    def of_shards(self, shards: Sequence[IndexedShard]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
+        rows = [self._rows_of(shard) for shard in shards]
+        names, values = self.of_rows([row for of_shard in rows for row in of_shard])
+        return names, np.split(values, np.cumsum([len(of_shard) for of_shard in rows])[:-1])
+
+    def of_array(
+        self, split: str, values: np.ndarray, names: Sequence[str] | None
+    ) -> tuple[Sequence[str], np.ndarray] | None:
+        if values.ndim != 1:
+            raise ValueError(
+                "captions must be a list of texts, one for each image.\n"
+                f"Received: shape {values.shape} of {values.dtype} for {split}."
+            )
+        column = self.column or COLUMNS[0]
+        return self.of_rows([Row(split, f"row {place}", {column: text}) for place, text in enumerate(values.tolist())])
+
+    def check_source(self, source: Any) -> None:
+        if any(np.ndim(split.labels) != 2 or split.labels.dtype != object for split in source.splits.values()):
+            raise ValueError(
+                "each image must have a caption, which comes from a .csv table, tars with .txt, Parquet, or arrays.\n"
+                f"Received: {source!r}, with targets of another kind."
+            )
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return COLUMNS if self.column is None else (self.column,)
+
+    def _column(self, header: Any) -> str | None:
+        return next((name for name in self._names if name in header), None)
+
+    def _rows_of(self, shard: IndexedShard) -> list[Row]:
+        """A row for each photo of a shard; of a tar the text of its `.txt`, else the field of its `.json`."""
+        path = str(shard.path)
+        if shard.path.suffix == ".parquet":
+            return [Row(path, f"row {number}", cells) for number, cells in enumerate(parquet_rows(path, self._names))]
+        if shard.path.suffix != ".tar":
+            raise ValueError(
+                "captions are read from .tar and .parquet shards.\n"
+                f"Received: {printable(path)}. Pack the photos as tars, with a .txt for each."
+            )
+        texts = tar_members(path, _TEXT, _decoded)
+        fields = tar_members(path, _FIELDS, json.loads)
+        column, rows = self.column or COLUMNS[0], []
+        for row in shard.rows.rows:
+            key = member_key(row.key)[0]
+            name, text = texts.get(key, fields.get(key, ("", None)))
+            if isinstance(text, dict):
+                cells: Mapping[str, Any] = text
+            elif key in texts:
+                cells = {column: text}
+            else:
+                raise ValueError(
+                    "every photo of a tar must have its caption, in a .txt of its name.\n"
+                    f"Received: {printable(path)}, photo {row.key!r} without {key + _TEXT!r}."
+                )
+            rows.append(Row(path, f"member {name!r}", {column: cells.get(self._column(cells) or column)}))
+        return rows
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8-sig")
+
+
+def caption_batches(dataset: Any, tokenizer: Tokenizer) -> Any:
+    """Batches of `load_dataset` as `{"images": (B, H, W, C), "ids": (B, T)}`, with the same attributes.
+
+    Captions become ids batch by batch, in a thread of the pipeline, so those of all pairs need no memory.
+    """
+    import tensorflow as tf
+
+    def ids(captions: np.ndarray) -> np.ndarray:
+        return tokenizer([caption.decode() for caption in captions[:, 0].tolist()])
+
+    def pairs(images: Tensor, captions: Tensor) -> dict[str, Tensor]:
+        found = tf.numpy_function(ids, [captions], tf.int32, stateful=False)
+        return {"images": images, "ids": tf.ensure_shape(found, (captions.shape[0], tokenizer.max_length))}
+
+    found = dataset.map(pairs).prefetch(2)
+    for name in ("class_names", "num_examples", "preprocessing", "start_step"):
+        setattr(found, name, getattr(dataset, name))
+    return found

@@ -1,0 +1,426 @@
+"""Contrastive training of both towers on pairs of photo and caption, as CLIP, SigLIP and LiT are trained.
+
+The model has no classes: a photo is near to what is said of it. The best epoch is that of the highest mean of recall at
+1, 5 and 10, both ways, on the validation set. The folder `model` of a run has both towers and the tokenizer.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from keras_vit.checks import ArgumentError, check_choice, check_flag
+from keras_vit.pages.formatting import columns, printable
+from keras_vit.pages.html import Panel, Section
+from keras_vit.tasks.task import MOST_PHOTOS, CardParts, Task, option, photos_section
+
+if TYPE_CHECKING:
+    from keras_vit.data.source import Source
+    from keras_vit.data.targets import Targets
+    from keras_vit.training.plan import Plan
+
+LOSSES = ("softmax", "sigmoid")
+TOWERS = "model"  # folder of a run
+_AT = (1, 5, 10)
+_WAYS = {"image_to_text": "text of an image", "text_to_image": "image of a text"}
+_NEAREST = 3  # captions of a photo in a report
+_MEANINGS = (
+    "Recall at 5 of the text of an image: how often the caption of a photo is among the 5 captions that are nearest to "
+    "it. Pairs of an equal photo or an equal caption do not count against each other.",
+    "Mean recall: the mean of recall at 1, 5 and 10, both ways.",
+    "Chance: recall at 1 of a model that has learned nothing.",
+    "Loss: of all pairs as one batch; it grows with their number.",
+)
+_USE = """\
+```python
+import keras_vit
+
+model = keras_vit.zero_shot("model", classes=["cat", "dog"])
+```
+
+The folder `model` has both towers and the tokenizer. `keras-vit predict PHOTO --model model --classes "cat,dog"` names
+what is on a photo, and `keras-vit search` finds photos by words."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PairEvaluation:
+    """What was measured of pairs.
+
+    Attributes:
+        ranks: place of the pair's text among the texts of its photo, `image_to_text`, and the reverse; `(n,)` each.
+        loss: of all pairs as one batch.
+        images: float64 `(n, E)`, of length 1.
+        texts: float64 `(n, E)`, of length 1.
+        captions: the texts.
+        towers: the model.
+        class_names: name of the column of the captions.
+        seconds: duration.
+    """
+
+    ranks: Mapping[str, np.ndarray]
+    loss: float
+    images: np.ndarray
+    texts: np.ndarray
+    captions: tuple[str, ...]
+    towers: Any
+    class_names: tuple[str, ...]
+    seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Number of pairs."""
+        return len(self.images)
+
+    @property
+    def recalls(self) -> dict[str, float]:
+        """As `keras_vit.recall` gives them."""
+        return {f"{way}_{k}": float((self.ranks[way] <= k).mean()) for way in _WAYS for k in _AT}
+
+    @property
+    def recall(self) -> float:
+        """Their mean."""
+        return float(np.mean([*self.recalls.values()]))
+
+    def summary(self) -> dict[str, Any]:
+        """The single numbers, ready for JSON."""
+        facts = {name: getattr(self, name) for name in ("recall", "loss", "count", "seconds")}
+        return facts | {"recalls": self.recalls}
+
+    def panel(self, sections: Sequence[Section] = ()) -> Panel:
+        """What a page shows."""
+        found = self.recalls
+        answer = (
+            f"For {found['text_to_image_1']:.1%} of {self.count:,} captions the right photo is the nearest one, and "
+            f"for {found['text_to_image_5']:.1%} it is among the five nearest."
+        )
+        figures = [("mean recall", f"{self.recall:.4f}"), ("chance", f"{1 / self.count:.4f}")]
+        figures += [("loss (nats)", f"{self.loss:.4f}"), ("pairs", f"{self.count:,}")]
+        table = Section("Recall", header=_header(), rows=list(_recall_rows(found)))
+        return Panel(answer, figures, _MEANINGS, [table, *sections])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contrastive(Task):
+    """Both towers on captions: `keras_vit.finetune(pairs, out, task="contrastive", weights=folder)`.
+
+    Args:
+        loss: `"softmax"`, CLIP's over the whole batch of all devices, or `"sigmoid"`, SigLIP's.
+        lock_image: whether the text tower alone learns (LiT).
+        caption_column: of the table; by default `caption`, else `text`.
+        text: the text tower where the weights have none: a folder, a published name, or a `.keras` file of a
+            `TextTransformer` with its tokenizer.
+    """
+
+    name: ClassVar[str] = "contrastive"
+    head: ClassVar[str | None] = None
+    metrics: ClassVar[tuple[str, ...]] = ("recall",)
+    curves: ClassVar[Mapping[str, str]] = {"loss": "loss (nats)", "recall": "mean recall"}
+    files: ClassVar[Mapping[str, bytes]] = {f"{TOWERS}/open_clip_model.safetensors": rb".{8}\{"}
+    predict_options: ClassVar[str] = ' --classes "cat,dog"'
+    recipe: ClassVar[str | None] = "clip"
+    splits_batches: ClassVar[bool] = False
+
+    loss: str = option("softmax", "", choices=LOSSES)  # the help of regression's option has both
+    lock_image: bool = option(False, "of contrastive: the text tower alone learns", action="store_true")
+    caption_column: str | None = option(
+        None, "of contrastive: column of the captions; by default caption or text", metavar="NAME"
+    )
+    text: str | None = option(
+        None,
+        "of contrastive: the text tower, a folder, name or .keras file; by default that of --weights",
+        metavar="TEXT",
+    )
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, LOSSES)
+        check_flag("lock_image", self.lock_image)
+        if self.text is not None:
+            object.__setattr__(self, "text", os.fspath(self.text))
+
+    def check(self, options: Any) -> None:
+        refused = {
+            "accumulation_steps": "each pair is compared with the whole batch, which cannot be cut into parts",
+            "start_image_size": "images of a contrastive training have one size",
+            "layer_decay": "the layers of two towers have no common order",
+            "lora_rank": "the factors of LoRA are for one tower",
+        }
+        for name, reason in refused.items():
+            if getattr(options, name) not in (None, 1):
+                raise ArgumentError(
+                    f"`{name}` must be left out: {reason}.\nReceived: {name}={getattr(options, name)}, task={self}.",
+                    parameters=(name,),
+                )
+        if options.layout != "none":
+            raise ArgumentError(
+                "a contrastive training has a copy of both towers on each device.\n"
+                f"Received: layout={options.layout!r}. Leave it out.",
+                parameters=("layout",),
+            )
+        if self.lock_image and options.trainable != "all":
+            raise ArgumentError(
+                "`lock_image` locks the whole image tower, so `trainable` must be left out.\n"
+                f"Received: lock_image=True, trainable={options.trainable!r}.",
+                parameters=("lock_image", "trainable"),
+            )
+
+    # Data
+
+    def targets(self, names: Sequence[str] | None = None) -> "Targets":
+        from keras_vit.data.caption_targets import CaptionTargets
+
+        return CaptionTargets(self.caption_column or (names[0] if names else None))
+
+    def check_source(self, source: "Source") -> None:
+        import warnings
+
+        captions = source.split("train").labels[:, 0].tolist()
+        if repeated := len(captions) - len(set(captions)):
+            warnings.warn(
+                f"{repeated:,} of {len(captions):,} training captions of {source.name} are equal to another one. In a "
+                "batch such pairs count as wrong ones of each other (false negatives).",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def size_in_words(self, count: int) -> str:
+        return "a caption for each image"
+
+    # Training
+
+    def model_arguments(self, source: "Source") -> dict[str, Any]:
+        return {}
+
+    def build(self, builder: Any, config: Any, **arguments: Any) -> Any:
+        from keras_vit.model.layer_access import head_layers
+        from keras_vit.weights.read import CheckpointError
+
+        try:
+            model = builder(config, **arguments)
+            if not head_layers(model) or model.logit_scale is not None:  # a projection, and no classifier
+                return model
+        except CheckpointError as error:
+            if "has no head" not in str(error):
+                raise
+        return builder(config, **arguments, include_top=False)
+
+    def prepare(self, model: Any, plan: "Plan", source: "Source", head: str) -> Any:
+        from keras_vit.training.contrastive import ContrastiveModel
+
+        if not 2 <= plan.batch_size <= source.sizes["train"]:
+            raise ArgumentError(
+                "`batch_size` must be from 2 to the number of training pairs, as pairs of a batch are compared.\n"
+                f"Received: batch_size={plan.batch_size}, {source.sizes['train']:,} pairs of {source.name}.",
+                parameters=("batch_size",),
+            )
+        text = self._text_tower(model)
+        return ContrastiveModel(model, text, self.loss, lock_image=self.lock_image, name=model.name)
+
+    def _text_tower(self, image: Any) -> Any:
+        """The text tower, of which everything that training needs is checked."""
+        from keras_vit.text_builders import build_text
+
+        source = self.text or image.weights_source
+        if source is None:
+            raise ArgumentError(
+                "both towers must be known.\n"
+                f"Received: an image tower {image.name!r} without weights, and no `text`. Pass weights of both as "
+                "`weights`, or a text tower as `text` (`--text`).",
+                parameters=("weights", "text"),
+            )
+        if str(source).endswith(".keras"):
+            import keras
+
+            text = keras.saving.load_model(source, compile=False)
+        else:
+            text = build_text(weights=source)
+        if text.tokenizer is None or text.tokenizer.vocabulary_size > text.config.vocabulary_size:
+            found = "none" if text.tokenizer is None else f"one of {text.tokenizer.vocabulary_size:,} ids"
+            raise ArgumentError(
+                "captions are read by the tokenizer that the text tower was trained with.\n"
+                f"Received: {found}, for a table of {text.config.vocabulary_size:,} rows in {printable(source)}. Put "
+                "the tokenizer's file into its folder.",
+                parameters=("text",),
+            )
+        return text
+
+    def encoding(self, plan: "Plan", augmentation: Any) -> str:
+        if augmentation.mixes:
+            raise ArgumentError(
+                "MixUp and CutMix mix two images, and there is no caption of the mixture.\n"
+                f"Received: an augmentation with one of them, for {self.name}. Pass another `augmentation`, as "
+                "'inception'.",
+                parameters=("augmentation",),
+            )
+        return "int"
+
+    def compile_arguments(self, plan: "Plan", encoding: str, source: "Source") -> dict[str, Any]:
+        return {"optimizer": plan.optimizer()}
+
+    def batches(self, dataset: Any, model: Any) -> Any:
+        from keras_vit.data.caption_targets import caption_batches
+
+        return caption_batches(dataset, model.text.tokenizer)
+
+    # A trained model
+
+    def opened(self, model: Any) -> Any:
+        image = model.image
+        object.__setattr__(image, "towers", model)  # past Keras, which would count its weights as the image tower's
+        return image
+
+    def evaluate(
+        self,
+        model: Any,
+        data: Any,
+        split: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        batch_size: int = 32,
+        seed: int | None = None,
+        **options: Any,
+    ) -> PairEvaluation:
+        import time
+
+        from keras_vit.data import load_dataset
+        from keras_vit.data.pipeline import report_missing_files
+        from keras_vit.evaluation.batched_predict import open_to_measure
+        from keras_vit.training.contrastive import ContrastiveModel, pair_ranks
+
+        towers = model if isinstance(model, ContrastiveModel) else getattr(model, "towers", None)
+        if towers is None:
+            raise ValueError(
+                "recall is measured with both towers, in Keras.\n"
+                f"Received: {model.name!r} of type {type(model).__name__}. Leave `--engine` out."
+            )
+        source, split = open_to_measure(data, split, seed, self.targets(names))
+        examples = source.split(split)
+        dataset = load_dataset(
+            source, split, batch_size=batch_size, preprocessing=towers.preprocessing, seed=seed or 0, shard=(0, 1)
+        )
+        began = time.perf_counter()
+        with report_missing_files(examples):
+            pairs = towers.embed_pairs(self.batches(dataset, towers))
+        captions = tuple(examples.labels[:, 0].tolist())
+        ranks, seconds = pair_ranks(*pairs), time.perf_counter() - began
+        loss = towers.loss_of(pairs)
+        return PairEvaluation(ranks, loss, pairs.images, pairs.texts, captions, towers, source.class_names, seconds)
+
+    def result(self, evaluation: PairEvaluation, run: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "test_recall": evaluation.recall,
+            "embedding_size": evaluation.images.shape[1],
+            **run,
+            "test_loss": evaluation.loss,
+            "recalls": evaluation.recalls,
+        }
+
+    def write_files(self, evaluation: PairEvaluation, folder: Path) -> None:
+        import shutil
+
+        from keras_vit.weights.save import save_towers
+
+        shutil.rmtree(folder / TOWERS, ignore_errors=True)  # of a run that was stopped as it wrote this
+        scale, bias = evaluation.towers.scale_and_bias()
+        save_towers(evaluation.towers.image, evaluation.towers.text, folder / TOWERS, scale, bias)
+
+    def panel(
+        self,
+        evaluation: PairEvaluation,
+        folder: Path | None = None,
+        source: "Source | None" = None,
+        split: str = "test",
+    ) -> Panel:
+        return evaluation.panel([] if source is None else [_photos(evaluation, source, split)])
+
+    def result_rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        measured = f"{facts['test_recall']:.4f} on {facts['test_images']:,} pairs, epoch {facts['best_epoch']}"
+        yield f"{printable(facts['split'])} mean recall", measured
+        for way, *shares in _recall_rows(facts["recalls"]):
+            yield way, f"{', '.join(shares)} (recall at 1, 5, 10)"
+        yield "loss", f"{facts['test_loss']:.4f}"
+        yield "both towers", f"the folder {TOWERS}, for zero_shot and search"
+
+    def card(self, data: Mapping[str, Any], result: Mapping[str, Any]) -> CardParts:
+        figures = [("recall", "Mean recall at 1, 5 and 10, both ways", result["test_recall"])]
+        for way, words in _WAYS.items():
+            figures += [("recall", f"Recall at {k}, {words}", result["recalls"][f"{way}_{k}"]) for k in _AT]
+        return CardParts(
+            hub_task=("zero-shot-image-classification", "Image and text embeddings"),
+            figures=[*figures, ("loss", "Contrastive loss in nats", result["test_loss"])],
+            subject=f"An image tower and a text tower with embeddings of {result['embedding_size']:,} numbers",
+            use=_USE,
+            note=f"Chance at 1 is {1 / result['test_images']:.4f}. Recall falls as the number of pairs grows.",
+            sections={},
+            answers="It says how near a photo and a text are, and nothing of what it was not told.",
+            limits=["Cosines of different models cannot be compared."],
+        )
+
+    # Answers
+
+    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int) -> list[dict[str, Any]]:
+        raise _needs_words()
+
+    def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        raise _needs_words()
+
+    def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
+        raise _needs_words()
+
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:
+        raise _needs_words()
+
+    def evaluation_lines(self, evaluation: PairEvaluation, split: str, name: str) -> Iterator[str]:
+        yield f"{split} mean recall {evaluation.recall:.4f} on {evaluation.count:,} pairs of {name}"
+        rows = [("loss", f"{evaluation.loss:.4f}"), ("chance at 1", f"{1 / evaluation.count:.4f}")]
+        yield from (f"  {line}" for line in columns(rows))
+        yield ""
+        yield from columns([_header(), *_recall_rows(evaluation.recalls)])
+
+    # Elsewhere
+
+    def export_arguments(self, names: Sequence[str] | None) -> dict[str, Any]:
+        return {}
+
+    def look_arguments(self, names: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+    def checkpoint_arguments(self, names: Sequence[str] | None) -> dict[str, Any]:
+        return {}
+
+
+def _header() -> tuple[str, ...]:
+    return ("recall", *(f"at {k}" for k in _AT))
+
+
+def _recall_rows(found: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
+    for way, words in _WAYS.items():
+        yield (words, *(f"{found[f'{way}_{k}']:.4f}" for k in _AT))
+
+
+def _needs_words() -> ValueError:
+    return ValueError(
+        "a model of both towers names what is on a photo once it knows which classes there may be.\n"
+        'Received: none. Pass them as `--classes "cat,dog"`, or find photos by `keras-vit search`.'
+    )
+
+
+def _photos(evaluation: PairEvaluation, source: "Source", split: str) -> Section:
+    """Photos with the captions that are nearest to each; its own is bold."""
+    from keras_vit.data.splits import evenly_spaced
+
+    photos = []
+    for index in evenly_spaced(evaluation.count, MOST_PHOTOS).tolist():
+        cosines = evaluation.texts @ evaluation.images[index]
+        nearest = dict.fromkeys(evaluation.captions[place] for place in np.argsort(-cosines, kind="stable"))
+        own, texts = evaluation.captions[index], list(nearest)[:_NEAREST]
+        parts = [(printable(text), text == own) for text in texts]
+        if own not in texts:
+            parts.append(
+                (f"not among them: {printable(own)} (place {int(evaluation.ranks['image_to_text'][index])})", True)
+            )
+        photos.append((index, [part for pair in parts for part in (("; ", False), pair)][1:]))
+    note = f"The {_NEAREST} captions of the {split} set that are nearest to each photo; its own is bold."
+    return photos_section("Photos with their nearest captions", note, photos, source, split)
