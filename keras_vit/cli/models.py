@@ -49,7 +49,8 @@ def check_top_of_run(top: int | None, given: str) -> None:
     if top is None:
         return
     check_positive_int("top", top)
-    if HEAD_KINDS[run_facts(given).task.head].output != "logits":
+    head = run_facts(given).task.head
+    if head is None or HEAD_KINDS[head].output != "logits":
         raise _no_classes(top, given)
 
 
