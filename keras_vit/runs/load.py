@@ -5,6 +5,7 @@ wrong is one error that names the file. Keras is imported when a model is loaded
 """
 
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import ArgumentError
+from keras_vit.config.public_names import REGISTERED
 from keras_vit.config.variants import BUILDERS, ENCODERS, RESNETS, VARIANTS
 from keras_vit.files import FileKindError, expand_path, json_object, open_regular, read_json_object
 from keras_vit.images.preprocessing import check_same_order
@@ -324,11 +326,11 @@ def check_run(place: Path, others: str = ".") -> Path:
 def load_run(place: Path) -> tuple[Any, RunFacts]:
     """The model of a run's folder or of a `.keras` file, and the facts of the run."""
     file = check_run(place)
-    from keras_vit.model import naflex  # noqa: F401
+    for module in REGISTERED:  # which a command line has not imported
+        importlib.import_module(f"keras_vit.{module}")
     from keras_vit.model.copies import unwrapped
     from keras_vit.model.freezing import merge_lora
     from keras_vit.model.layer_access import lora_layers
-    from keras_vit.training import contrastive  # noqa: F401
 
     config = file.with_name("config.json")
     run = read_facts(config, is_run=place.is_dir()) if os.path.lexists(config) else RunFacts()
