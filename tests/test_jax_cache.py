@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from keras_vit.cli import jax_cache as programs
+from keras_vit.cli import cache_command as programs
 from keras_vit.weights.download.environment import compiled_dir
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.annotations import Pair
-from keras_vit.checks import ArgumentError, as_sides, check_sides, parse_sides
+from keras_vit.checks import ArgumentError, as_sides, parse_sides
 from keras_vit.cli.models import TOP, check_model, check_top, check_top_of_run, load_model_and_run, output_names
 from keras_vit.cli.terminal import loading, path, quiet_start
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
@@ -143,7 +143,7 @@ def _of_every_model(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_options(arguments: Namespace, given: Mapping[str, Any]) -> None:
     """Refuses what is wrong for every model, and `--top` for a run without classes."""
-    usual = {"activation": ACTIVATIONS[0], "top_k": TOP}
+    usual: dict[str, Any] = {"activation": ACTIVATIONS[0], "top_k": TOP}
     check_arguments(arguments.path, **usual | _of_every_model(given))
     if arguments.report is not None:
         _check_report(arguments.report)
@@ -185,4 +185,4 @@ def _batch_size(text: str) -> str | int:
 
 
 def _image_size(text: str) -> str | Pair:
-    return text if text == "any" else as_sides(check_sides("image_size", parse_sides(text, ", or any")))
+    return text if text == "any" else as_sides(parse_sides(text, ", or any"))

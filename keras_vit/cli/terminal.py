@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import install_hint
-from keras_vit.cli.jax_cache import enable_jax_cache
+from keras_vit.cli.cache_command import enable_jax_cache
 from keras_vit.config.datasets import may_be_a_name
 from keras_vit.files import access_error, expand_path
 from keras_vit.pages.formatting import printable

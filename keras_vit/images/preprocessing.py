@@ -407,7 +407,9 @@ def only_count(names: Sequence[str]) -> bool:
 
 def check_same_order(known: Sequence[str] | None, given: Sequence[str], argument: str) -> None:
     """Raises for names that a model knows in another order; other names are a translation of them."""
-    pairs = () if known is None or len(known) != len(given) else zip(given, known, strict=True)
+    if known is None or len(known) != len(given):
+        return
+    pairs = zip(given, known, strict=True)
     moved = (pair for pair in pairs if pair[0] != pair[1] and pair[0] in known and pair[1] in given)
     if (found := next(moved, None)) is not None:
         raise ArgumentError(

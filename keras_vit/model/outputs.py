@@ -78,7 +78,7 @@ def match_names(model: Any, found: Sequence[str] | None, expected: Sequence[str]
     size, by_caller = output_spec(model).size, expected is not None
     expected = getattr(model, "class_names", None) if expected is None else tuple(expected)
     expected = expected if by_caller or expected is None or len(expected) == size else None
-    if by_caller:
+    if by_caller and expected is not None:
         check_same_order(getattr(model, "class_names", None), expected, "class_names")
     found = tuple(found or expected or map(str, range(size)))
     known = found if expected is None else tuple(expected)

@@ -25,12 +25,11 @@ from keras_vit.model.image_model import ImageModel
 from keras_vit.pages.formatting import printable
 from keras_vit.renamed import accepts_old_arguments
 from keras_vit.runs.callbacks import EpochCalls, EpochRecord, Recorder, stop_early
-from keras_vit.runs.estimates import check_disk, print_estimates
 from keras_vit.runs.finished_runs import find_longer
 from keras_vit.runs.load import check_reloads
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
 from keras_vit.runs.preparation import Preparation, prepare, run_configuration
-from keras_vit.runs.progress import Progress, with_heartbeat
+from keras_vit.runs.progress import Progress, check_disk, print_estimates, with_heartbeat
 from keras_vit.runs.results import EVALUATION_BATCH, Result, finish, save_partial_results
 from keras_vit.runs.resume_check import (
     UnfinishedRun,

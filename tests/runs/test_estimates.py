@@ -11,9 +11,9 @@ import pytest
 import keras_vit
 from keras_vit import cli
 from keras_vit.config.progressive_resizing import ResolutionStage
-from keras_vit.runs import estimates
-from keras_vit.runs.estimates import print_estimates
+from keras_vit.runs import progress as estimates
 from keras_vit.runs.options import FinetuneOptions
+from keras_vit.runs.progress import print_estimates
 
 CONFIG = keras_vit.ViTConfig(patch_size=4, hidden_size=12, num_layers=4, num_heads=3, mlp_dim=17)
 
