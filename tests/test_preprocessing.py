@@ -343,6 +343,15 @@ def test_labels_are_complete_and_unique(classes):
     assert classes != 1000 or list(labels) == sorted(labels)  # in the order of WordNet ids
 
 
+def test_names_must_have_an_order():
+    scores = np.eye(2, 2)
+    by_number = decode_predictions(scores, 1, class_names={1: "okapi", 0: "gnu"})
+    assert [row[0][1] for row in by_number] == ["gnu", "okapi"]
+    for names in ({"gnu", "okapi"}, frozenset({"gnu", "okapi"}), {"gnu": 0, "okapi": 1}, {1: "gnu", 2: "okapi"}, "ab"):
+        with pytest.raises(TypeError, match="in the order of the scores"):
+            decode_predictions(scores, 1, class_names=names)
+
+
 def test_equal_scores_are_said_to_be_in_no_order():
     with pytest.warns(UserWarning, match="not been trained"):
         decode_predictions(np.zeros((2, 21843)))

@@ -348,14 +348,16 @@ def decode_predictions(
     Args:
         predictions: `(B, K)` scores of any kind.
         top: number of classes for each row, at most K.
-        class_names: K names in the order of the scores, as `model.class_names`. By default those of ImageNet-1k for
-            K = 1,000, and of ImageNet-21k, in the order of Google's checkpoints, for K = 21,843.
+        class_names: K names in the order of the scores, as `model.class_names`, or a dict from 0, ..., K - 1 to the
+            names. By default those of ImageNet-1k for K = 1,000, and of ImageNet-21k, in the order of Google's
+            checkpoints, for K = 21,843.
 
     Returns:
         For every row a list of `(wordnet_id, name, score)`, best first. The id is `""` for names that have none. Scores
         are not changed, so logits stay logits; `classifier_activation="softmax"` gives probabilities.
 
     Raises:
+        TypeError: for names without an order, as a set.
         ValueError: for another shape, or scores that are not finite.
 
     Warns:
@@ -365,7 +367,7 @@ def decode_predictions(
         from keras import ops
 
         predictions = ops.convert_to_numpy(predictions)
-    names = None if class_names is None else [_id_and_name(name) for name in class_names]
+    names = None if class_names is None else [_id_and_name(name) for name in _in_order(class_names)]
     if predictions.ndim != 2 or predictions.shape[1] not in (LABEL_FILES if names is None else (len(names),)):
         wanted = "(B, 1000) or (B, 21843), whose names are known" if names is None else f"(B, {len(names)})"
         raise ValueError(
@@ -386,6 +388,20 @@ def decode_predictions(
     labels = names or class_labels(predictions.shape[1])
     best = np.argsort(-predictions, axis=1, kind="stable")[:, :top]
     return [[(*labels[k], float(row[k])) for k in ks] for row, ks in zip(predictions, best, strict=True)]
+
+
+def _in_order(names: Any) -> Sequence[str]:
+    """Class names in the order of the scores; a dict has them by number, as `id2label` of transformers."""
+    if isinstance(names, dict):
+        by_number = {str(number): name for number, name in names.items()}
+        names = [by_number.get(str(number)) for number in range(len(by_number))]
+    found = [None] if isinstance(names, (str, set, frozenset)) else list(names)
+    if not all(isinstance(name, str) for name in found):
+        raise TypeError(
+            "`class_names` must be a list of names in the order of the scores, or a dict from 0, ..., K - 1 to them.\n"
+            f"Received: class_names={names!r:.80}. A set has no order, and a dict from names to numbers is the reverse."
+        )
+    return found
 
 
 def _id_and_name(name: str) -> tuple[str, str]:

@@ -79,6 +79,12 @@ class Dense(_WithFrozenWeights, keras.layers.Dense):
             a, b = values.pop("lora_kernel_a"), values.pop("lora_kernel_b")
             if self.quantization_mode is None:
                 values["kernel"] = values["kernel"].astype("float32") + scale * (a @ b)
+        elif (rank := values["lora_kernel_a"].shape[-1]) != self.lora_rank:
+            raise ValueError(
+                "a layer and its file must have LoRA of the same rank.\n"
+                f"Received: {self.path} of rank {self.lora_rank}, and rank {rank} in the file. "
+                f"Call `add_lora(model, {rank})` before the weights are loaded."
+            )
         elif not np.isclose(scale, self.lora_alpha / self.lora_rank):
             raise ValueError(
                 "a layer and its file must have the same LoRA.\n"

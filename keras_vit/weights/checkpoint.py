@@ -37,7 +37,7 @@ from keras_vit.weights.text_tower import describe_unused, is_projection, read_lo
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
 _NAMES = (SAFETENSORS_NAME, "pytorch_model.bin", f"open_clip_{SAFETENSORS_NAME}", "open_clip_pytorch_model.bin")
-_FILES = tuple(name + end for name in _NAMES for end in ("", INDEX))
+WEIGHT_FILES = tuple(name + end for name in _NAMES for end in ("", INDEX))
 OPENAI_INTEGERS, CLIP_HEAD = ("input_resolution", "context_length", "vocab_size"), 64  # and the width of a head
 _LONE, _MOST_LOOKED_AT = (".npz", ".pt", ".pth"), 8
 # Paths of the tensors by which a file's contents are known.
@@ -347,6 +347,7 @@ def read_checkpoint(
                 *describe_other_models(layout, prefix, file.entries),
                 *describe_unused(file, prefix, unused, ignored, classifies=HEAD_KERNEL in tensors),
                 *recorded.remarks,
+                *_describe_names(recorded.class_names, tensors),
                 *families.assumed_fields(layout, tensors, recorded.fields),
             ),
         )
@@ -364,6 +365,14 @@ def read_checkpoint(
     _check_parts(checkpoint, {} if recorded.is_note else LAYOUTS[layout].parts)
     _check_recorded_grid(checkpoint, grid)
     return checkpoint
+
+
+def _describe_names(names: tuple[str, ...] | None, tensors: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """A line on class names of another number than the head's classes, which are not taken."""
+    head = tensors.get(HEAD_KERNEL)
+    if names is None or head is None or len(names) == head.shape[-1]:
+        return ()
+    return (f"set aside {len(names)} class names, since the head has {head.shape[-1]} classes",)
 
 
 def _fields_of_openai(layout: str, names: Iterable[str]) -> dict[str, str]:
@@ -402,7 +411,7 @@ def file_in(path: FilePath) -> Path:
     path = expand_path(path)
     if not path.is_dir():
         return path
-    usual = next((path / name for name in _FILES if (path / name).is_file()), None)
+    usual = next((path / name for name in WEIGHT_FILES if (path / name).is_file()), None)
     return usual or lone_file(path, lambda file: recognize(file.kind, file.entries) is not None) or path
 
 
@@ -427,6 +436,19 @@ def check_layers(checkpoint: Checkpoint) -> None:
             )
 
 
+_WHAT: Mapping[str, str] = {  # parts: what they are in the tensors, where the name alone does not say it
+    "norm": " (norms with a bias, or rms without)",
+    "qkv_bias": " (biases of query, key and value)",
+    "final_norm": " (the norm after the last block: of tokens, or pooled of their mean or the class token)",
+    "prefix_rows": " (tokens before the patches with a row in the position table)",
+    "special_tokens": " (tokens before the patches)",
+    "mlp_rows": " (rows of the first matrix of the MLP)",
+    "map_rows": " (rows of the first matrix of the pooling's MLP)",
+    "channels": " (of images, by the kernel of the patches)",
+    "kv_heads": " (heads of keys and values in each block)",
+}
+
+
 def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]]) -> None:
     """Raises where tensors contradict the file's metadata, or lack what the family's files have.
 
@@ -439,7 +461,7 @@ def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]])
     found = checkpoint.parts
     expected = {**allowed, **{name: (value,) for name, value in checkpoint.expected.items()}}
     wrong = [
-        f"{name} {' or '.join(map(str, values))}, and {found[name]} in the file"
+        f"{name} {' or '.join(map(str, values))}, and {found[name]} in the file{_WHAT.get(name, '')}"
         for name, values in expected.items()
         if values and found.get(name) is not None and found[name] not in values
     ]
@@ -448,7 +470,7 @@ def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]])
         raise CheckpointError(
             "the tensors must be those that config.json and the files of the family have.\n"
             f"Received: {'; '.join(wrong)}, {checkpoint.path}{family}, layout {checkpoint.layout}. "
-            "The file may be cut short, or of another model."
+            "The file may be cut short, or of another model: bring it again, or put its own config.json beside it."
         )
 
 

@@ -168,7 +168,7 @@ def _check_labels(labels: Sequence[str], classes: int, folder: bool, destination
             "`labels` are written into the config.json of a folder; a single file has no place for them.\n"
             f"Received: labels for {destination}. Pass a folder as the path, or leave `labels` out."
         )
-    if isinstance(labels, str) or not all(isinstance(name, str) for name in labels):
+    if isinstance(labels, (str, set, frozenset, dict)) or not all(isinstance(name, str) for name in labels):
         raise TypeError(f"`labels` must be a list of names, which are strings.\nReceived: labels={labels!r:.80}.")
     labels = list(labels)
     twice = [name for name, count in collections.Counter(labels).items() if count > 1]

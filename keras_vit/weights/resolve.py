@@ -15,14 +15,15 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.files import expand_path
-from keras_vit.weights.checkpoint import SAFETENSORS_NAME, file_in
+from keras_vit.weights.checkpoint import WEIGHT_FILES, file_in
 from keras_vit.weights.download import fetch, place_at_hand
 from keras_vit.weights.download.cache import file_sha256
-from keras_vit.weights.download.hugging_face import fetch_from_hub, find_in_library_cache
-from keras_vit.weights.download.remote import RemoteFile
+from keras_vit.weights.download.hugging_face import JSON_FILES, fetch_from_hub, find_in_library_cache, is_missing
+from keras_vit.weights.download.remote import DownloadError, RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
+from keras_vit.weights.metadata.open_clip import NAME as OPEN_CLIP
 from keras_vit.weights.read import CheckpointError
-from keras_vit.weights.read.sharded import INDEX
+from keras_vit.weights.read.sharded import INDEX, read_index, scan_any
 from keras_vit.weights.registry import WeightsRecord, all_records, find_weights
 from keras_vit.weights.registry.augreg import looks_like_augreg
 from keras_vit.weights.registry.record import display_name
@@ -251,15 +252,46 @@ def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> We
         )
     repository, revision = match.groups()
     record = _find_repository_record(repository, variant)
-    stored = SAFETENSORS_NAME if record is None else record.path.rpartition("/")[2]
-    url = f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/{stored}"
-    place = f"hf/{repository}/{stored}" if revision is None else f"hf/{repository}@{revision}/{stored}"
-    size, tolerance = (record.bytes, record.bytes_tolerance) if record is not None else (None, 0)
-    file = RemoteFile(url, place, size, tolerance, sha256)
-    check = check_file if record is None else check_for(record)
-    if record is not None and record.terms:
+    if record is None:
+        return WeightsFile(_any_of_repository(repository, revision, sha256))
+    file = _file_of_hub(repository, revision, record.path.rpartition("/")[2])
+    file = dataclasses.replace(file, size=record.bytes, size_tolerance=record.bytes_tolerance, sha256=sha256)
+    if record.terms:
         _warn_terms(record, place_at_hand(file) or find_in_library_cache(file, repository))
-    return WeightsFile(fetch_from_hub(file, repository, revision, check), record)
+    return WeightsFile(fetch_from_hub(file, repository, revision, check_for(record)), record)
+
+
+def _file_of_hub(repository: str, revision: str | None, name: str) -> RemoteFile:
+    place = f"hf/{repository}/{name}" if revision is None else f"hf/{repository}@{revision}/{name}"
+    return RemoteFile(f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/{name}", place)
+
+
+def _any_of_repository(repository: str, revision: str | None, sha256: str | None) -> Path:
+    """The first file of a repository that has one of the usual names, those first that are at hand."""
+    files = [_file_of_hub(repository, revision, name) for name in WEIGHT_FILES]
+    at_hand = [f for f in files if place_at_hand(f) or find_in_library_cache(f, repository, revision)]
+    missing = []
+    for file in at_hand or files:
+        try:
+            return _fetch_whole(file, repository, revision, sha256)
+        except DownloadError as error:
+            if not is_missing(error):
+                raise
+            missing.append(error)
+    raise missing[0]
+
+
+def _fetch_whole(file: RemoteFile, repository: str, revision: str | None, sha256: str | None) -> Path:
+    """A file of weights with the JSON of its folder, or an index with its shards."""
+    others = (*JSON_FILES, OPEN_CLIP) if file.name.startswith("open_clip_") else JSON_FILES
+    if not file.name.endswith(INDEX):
+        return fetch_from_hub(dataclasses.replace(file, sha256=sha256), repository, revision, check_file, others)
+    index = _check_sha256(fetch_from_hub(file, repository, revision, read_index, others), sha256)
+    for shard in read_index(index):
+        valid = lambda path: scan_any(path).check()  # noqa: E731
+        fetch_from_hub(_file_of_hub(repository, revision, shard), repository, revision, valid, ())
+    check_file(index)
+    return index
 
 
 def _find_repository_record(repository: str, variant: str | None) -> WeightsRecord | None:

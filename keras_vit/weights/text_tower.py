@@ -10,7 +10,9 @@ from keras_vit.weights.read import TensorFile
 from keras_vit.weights.read.sharded import ShardedFile
 
 _SCALE, _BIAS = "logit_scale", "logit_bias"
-NO_PASS = "no forward pass reads"  # how a line on what takes no part in one ends
+# How lines on what takes no part in a forward pass end.
+NO_PASS, ADAPTER = "no forward pass reads", "only the language model's adapter reads"
+_ADAPTERS = re.compile(r"(.*\.)?(merger|aligner)\.")
 _NO_NUMBERS = re.compile(r".*(position_ids|relative_position_index|logit_(scale|bias))$|.*\brope\.|(.*\.)?text_")
 _HEAD = re.compile(r"(.*\.)?(\w*classifier|heads?|fc)\.(.*\.)?weight")
 _TOWERS = re.compile(r"clip|pe_core")  # in names of layouts, families and architectures
@@ -65,6 +67,8 @@ def _describe_ignored(file: TensorFile | ShardedFile, ignored: Iterable[str]) ->
     tokens = file.read([name for name in names if name.endswith("token")], allow_nonfinite=True)
     names = [name for name in names if np.any(tokens.get(name, 1))]
     what = f"{names[0]}, which" if len(names) == 1 else f"{len(names)} arrays, as {names[0]}, which" if names else ""
+    if names and all(map(_ADAPTERS.match, names)):
+        return (f"set aside {what} {ADAPTER}",)
     return (f"set aside {what} {NO_PASS}",) if names else ()
 
 

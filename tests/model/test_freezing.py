@@ -328,6 +328,8 @@ def test_weights_with_lora_load_with_and_without_it_and_beside_new_factors(tmp_p
     np.testing.assert_allclose(numpy(other(X)), numpy(model(X)), atol=1e-6)
     query = other.get_layer("block_00").attention.query
     assert [bool(numpy(factor).any()) for factor in (query.lora_kernel_a, query.lora_kernel_b)] == [True, False]
+    with pytest.raises(ValueError, match="of rank 3, and rank 2 in the file"):
+        add_lora(make_tiny(), 3).load_weights(tmp_path / "lora.weights.h5")
     with pytest.raises(ValueError, match="alpha / rank"):
         add_lora(make_tiny(), 2).load_weights(tmp_path / "lora.weights.h5")
 

@@ -153,6 +153,16 @@ def test_beit_without_relative_positions_or_a_pooling_layer_loads(tmp_path):
     assert np.abs(numpy(models[0](x)) - numpy(models[1](x))).max() < 1e-5
 
 
+@pytest.mark.parametrize(("folder", "names"), [("timm_clip", "label_names"), ("huggingface_beit", "id2label")])
+def test_class_names_of_another_number_than_the_heads_get_a_line(tmp_path, folder, names):
+    copy = changed(tmp_path, folder)
+    config = json.loads((copy / "config.json").read_text()) | {names: {"0": "gnu", "1": "okapi"}}
+    (copy / "config.json").write_text(json.dumps(config))
+    model = keras_vit.build(weights=copy)
+    assert model.class_names is None
+    assert "set aside 2 class names, since the head has 5 classes" in model.load_report
+
+
 def test_rotary_positions_are_of_the_kind_that_timms_config_names(tmp_path):
     """Expected: as timm computes its DINOv3's, whose tests are above; what timm passes over changes nothing."""
     config = keras_vit.build(weights=changed(tmp_path, "timm_eva", rope_type="dinov3"), **ENDS["tokens"]).config

@@ -13,6 +13,7 @@ import pytest
 from conftest import GOLDEN
 from fault_server import child_environment
 from hub_server import CHILD, COMMIT, WEIGHTS, HubServer, digest_of, put_into_cache, turn_to
+from safetensors.numpy import load_file
 
 import keras_vit
 from keras_vit import cli
@@ -390,3 +391,25 @@ def test_two_processes_at_once_bring_a_file_once(hub, tmp_path):
     assert answers == [(f"{path} False False\n", "")] * 2
     assert hub.downloads.count(WEIGHTS) == 1
     assert path.read_bytes() == CONTENTS[WEIGHTS]
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model-00001-of-00001.safetensors"], ids=["bin", "shard"])
+def test_repository_without_a_model_safetensors_gives_the_file_that_it_has(hub, name):
+    """An index brings its shards too."""
+    hub.contents[name] = hub.contents.pop(WEIGHTS)
+    if name.startswith("model-"):
+        index = {"weight_map": dict.fromkeys(load_file(HF), name)}
+        hub.contents["model.safetensors.index.json"] = json.dumps(index).encode()
+    path = find()
+    assert (path.parent / name).read_bytes() == hub.contents[name]
+    assert (path.name, (path.parent / "config.json").is_file()) == (
+        name if ".bin" in name else WEIGHTS + ".index.json",
+        True,
+    )
+    assert find() == path
+
+
+def test_repository_without_weights_says_so(hub):
+    del hub.contents[WEIGHTS]
+    with pytest.raises(DownloadError, match=f"{WEIGHTS}(?s:.*)RemoteEntryNotFound"):
+        find()

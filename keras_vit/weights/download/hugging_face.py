@@ -67,9 +67,14 @@ def fetch_from_hub(
     return path
 
 
-def find_in_library_cache(file: RemoteFile, repository: str) -> Path | None:
-    """The main branch's file in huggingface_hub's cache, not verified; None if it or the library is not there."""
-    return _find_cached(_library(), file, repository, None)
+def find_in_library_cache(file: RemoteFile, repository: str, revision: str | None = None) -> Path | None:
+    """The file in huggingface_hub's cache, by default the main branch's; None if it or the library is not there."""
+    return _find_cached(_library(), file, repository, revision)
+
+
+def is_missing(error: DownloadError) -> bool:
+    """Whether a server says that it has no such file."""
+    return bool(re.search(r"answered 404|RemoteEntryNotFound", str(error).partition("\n")[0]))
 
 
 def check_json(path: Path) -> None:
@@ -150,7 +155,7 @@ def _warn_if_missing(path: Path | None = None) -> Iterator[None]:
         if path and path.exists():
             raise
         reason = str(error).partition("\n")[0]
-        if not re.search(r"answered 404|RemoteEntryNotFound", reason):
+        if not is_missing(error):
             _LOGGER.warning("%s So what it says of the model is not known.", reason)
 
 

@@ -90,7 +90,7 @@ def scan_any(path: str | os.PathLike) -> TensorFile | ShardedFile:
     if not path.name.endswith(INDEX) or not path.is_file():
         return scan(path)
     shards = {}
-    for name, expected in _read_index(path).items():
+    for name, expected in read_index(path).items():
         shards[name] = _shard(path, name, expected)
     if len(kinds := {shard.kind for shard in shards.values()}) > 1:
         raise _error(path, f"shards must be of one kind, and these are {' and '.join(sorted(kinds))}")
@@ -113,7 +113,7 @@ def check_whole(path: Path) -> None:
         )
 
 
-def _read_index(index: Path) -> dict[str, set[str]]:
+def read_index(index: Path) -> dict[str, set[str]]:
     """The names of the arrays in each shard, by the index."""
     try:
         content = json.loads(read_regular(index, 4 * LARGEST_DIRECTORY), object_pairs_hook=unique)
