@@ -205,4 +205,4 @@ def test_folder_of_an_encoder_is_a_model_for_all_that_needs_no_classes(run, phot
     tower = GOLDEN / "encoders" / "huggingface_clip"
     code, _, error = run("predict", photo, "--model", tower)
     assert code == 1
-    assert_one_line(error, "an image tower. Its output is an embedding.*zero_shot")
+    assert_one_line(error, "an image tower. Its output is an embedding.*--classes")

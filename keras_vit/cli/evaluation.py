@@ -2,18 +2,22 @@
 
 import argparse
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_vit.checks import check_positive_int, check_seed
+from keras_vit.checks import ArgumentError, check_positive_int, check_seed
 from keras_vit.cli import engines
 from keras_vit.cli.models import (
     TOP,
+    add_zero_shot_options,
     check_model,
     check_top,
     check_top_of_run,
+    check_zero_shot_options,
+    class_words,
     load_model_and_run,
+    load_zero_shot,
     output_names,
     run_facts,
 )
@@ -48,12 +52,8 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
         import keras_vit.api as keras_vit
         from keras_vit.data.source import split_to_measure
         from keras_vit.runs.finished_runs import has_changed, is_data_of
-    model, run = load_model_and_run(arguments, arguments.probe is None)
-    _check_real(arguments.real, run)
+    model, run, source = _model_and_source(arguments, keras_vit.open_source)
     seed = run.seed if arguments.seed is None else arguments.seed
-    data = arguments.data or _run_data(run)
-    targets = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
-    source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image, targets=targets)
     is_own = arguments.data is None or is_data_of(run, arguments.data, source)
     divides = is_own or arguments.probe is not None or arguments.seed is not None
     split = arguments.split or ("test" if divides else split_to_measure(source))
@@ -86,6 +86,59 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
         yield from _probe_lines(result, source)
     if arguments.page is not None:
         yield f"open {printable(page)}"
+
+
+def _model_and_source(arguments: Namespace, open_source: Callable[..., Any]) -> tuple[Any, "RunFacts", Any]:
+    """What is measured, and on what; a zero-shot classifier gets the classes of the data, in their order."""
+    options: dict[str, Any] = {"on_bad_image": arguments.on_bad_image}
+    if arguments.classes is None and arguments.templates is None:
+        model, run = load_model_and_run(arguments, arguments.probe is None)
+        _check_real(arguments.real, run)
+        options["targets"] = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
+        seed = run.seed if arguments.seed is None else arguments.seed
+        return model, run, open_source(arguments.data or _run_data(run), seed=seed, **options)
+    source = open_source(arguments.data, seed=arguments.seed or 0, **options)
+    words = words_of_classes(source.class_names, arguments.classes and class_words(arguments))
+    return (*load_zero_shot(arguments, words, source.class_names), source)
+
+
+def words_of_classes(names: Sequence[str], words: Sequence[str] | None) -> tuple[str, ...]:
+    """What the classes of a data set are called in prompts, in the order of the data.
+
+    Args:
+        names: of the data's classes.
+        words: the same names in any order, where `_` is a blank and capitals do not count; `None` takes `names`, and
+            of ImageNet's folders the names of their classes.
+
+    Raises:
+        ValueError: for other names.
+    """
+    from keras_vit.images.preprocessing import LABEL_FILES, class_labels
+    from keras_vit.text.templates import imagenet_classes
+
+    if words is None:
+        if len(names) in LABEL_FILES and tuple(names) == tuple(number for number, _ in class_labels(len(names))):
+            return imagenet_classes() if len(names) == len(imagenet_classes()) else tuple(names)
+        return tuple(name.replace("_", " ") for name in names)
+    by_key = {_key(word): word for word in words}
+    found = {_key(name) for name in names}
+    missing = [name for name in names if _key(name) not in by_key]
+    unknown = [word for word in words if _key(word) not in found]
+    if missing or unknown or not len(by_key) == len(words) == len(names):
+        listed = [f"{len(words)} names, and {len(names)} classes of the data"]
+        listed += [f"not in --classes: {', '.join(map(repr, missing[:5]))}"] if missing else []
+        listed += [f"not in the data: {', '.join(map(repr, unknown[:5]))}"] if unknown else []
+        raise ArgumentError(
+            "`--classes` must name each class of the data once.\n"
+            f"Received: {'; '.join(listed)}. Rename the folders, or leave --classes out and pass --templates, as "
+            "'a photo of a {}.'",
+            parameters=("classes",),
+        )
+    return tuple(by_key[_key(name)] for name in names)
+
+
+def _key(name: str) -> str:
+    return " ".join(name.replace("_", " ").split()).casefold()
 
 
 def vtab(arguments: Namespace) -> Iterator[str]:
@@ -128,7 +181,8 @@ def _check_options(arguments: Namespace) -> None:
         "--neighbours": ("knn",),
         "--no-cache": _KINDS if arguments.engine is None else (None,),
     }
-    wanted |= {"--train-split": _KINDS, "--real": (None,), "--engine": (None,)}
+    wanted |= {"--train-split": _KINDS, "--real": (None,), "--engine": (None,), "--classes": (None,)}
+    wanted["--templates"] = (None,)
     for option, kinds in wanted.items():
         value = getattr(arguments, option[2:].replace("-", "_"))
         if value not in (None, False) and arguments.probe not in kinds:
@@ -150,6 +204,9 @@ def _check_options(arguments: Namespace) -> None:
         check_split(arguments.train_split)
     if arguments.page is not None:
         check_page(arguments.page / PAGE)
+    check_zero_shot_options(arguments)
+    if (arguments.classes or arguments.templates) and arguments.data is None:
+        raise ValueError("`--classes` and `--templates` go with `--data`.\nReceived: no --data.")
     _check_real(arguments.real, run_facts(arguments.model))
     engines.check_options(arguments)
 
@@ -235,6 +292,7 @@ def _add_model(new: ArgumentParser) -> None:
 
 def _add_evaluate(new: ArgumentParser) -> None:
     _add_model(new)
+    add_zero_shot_options(new, "its own classes, or with --templates those of --data")
     new.add_argument("--data", metavar="DATA", help="labelled photos, as for finetune; by default those of the run")
     several = (
         "train, validation, test, or several, as train+test; by default test, or all images of a --data without splits"

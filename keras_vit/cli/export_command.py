@@ -10,7 +10,20 @@ from typing import Any
 
 from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, as_sides, parse_sides
-from keras_vit.cli.models import TOP, check_model, check_top, check_top_of_run, load_model_and_run, output_names
+from keras_vit.cli.models import (
+    TOP,
+    add_zero_shot_options,
+    check_model,
+    check_templates_have_classes,
+    check_top,
+    check_top_of_run,
+    check_zero_shot_options,
+    class_words,
+    load_model_and_run,
+    load_text_tower,
+    load_zero_shot,
+    output_names,
+)
 from keras_vit.cli.terminal import loading, path, quiet_start
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.exporting.report import check_report
@@ -67,6 +80,8 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
         metavar="SIZE",
         help="224, 224x320 (height, width) or any; by default the model's. With any, a SavedModel takes no photo files",
     )
+    new.add_argument("--text", action="store_true", help="write the text tower: ids to embeddings, and its tokenizer")
+    add_zero_shot_options(new)
     scores = "what turns logits into scores; by default that of the run's task, else softmax"
     new.add_argument(
         "--top", dest="top_k", type=int, metavar="K", help=f"how many classes an answer names; by default {TOP}"
@@ -97,14 +112,16 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 def export(arguments: Namespace) -> Iterator[str]:
     given = dict(vars(arguments))
-    for name in ("command", "debug", "model", "weights", "path", "labels", "report", "json"):
+    of_command = ("command", "debug", "model", "weights", "path", "labels", "report", "json")
+    for name in (*of_command, "text", "classes", "templates"):
         given.pop(name, None)
     for name in ("activation", "top_k"):
         if given[name] is None:
             del given[name]
     _check_options(arguments, given)
     labels: Sequence[str] | None = None if arguments.labels is None else _lines(arguments.labels)
-    check_model(arguments)
+    if not arguments.text:
+        check_model(arguments)
     if not arguments.json:
         yield loading(arguments.model)
     with quiet_start():
@@ -114,18 +131,18 @@ def export(arguments: Namespace) -> Iterator[str]:
         from keras_vit.runs.run_card import read_run_card
 
     writer, *_ = check_request(arguments.path, **_of_every_model(given))
-    model, run = load_model_and_run(arguments, needs_head=False)
-    check_top(arguments.top_k, model)
-    if labels is None and run.class_names is not None:
-        labels = output_names(model, run.class_names)
-    of_task = run.task.export_arguments(labels)
-    calibrates = arguments.images is None and arguments.precision in writer.CALIBRATES
-    given["images"], which = calibration_photos(run) if calibrates else (arguments.images, None)
-    say = None if arguments.json else functools.partial(print, flush=True)
-    card = read_run_card(path(arguments.model))
-    report = keras_vit.export(model, arguments.path, card=card, print_fn=say, **of_task | given)
-    if calibrates:
-        report = dataclasses.replace(report, calibrated_on=which)
+    given["print_fn"] = None if arguments.json else functools.partial(print, flush=True)
+    if arguments.text:
+        report = keras_vit.export(load_text_tower(arguments), arguments.path, **given)
+    else:
+        model, run = _model_and_run(arguments, given)
+        check_top(arguments.top_k, model)
+        calibrates = arguments.images is None and arguments.precision in writer.CALIBRATES
+        given["images"], which = calibration_photos(run) if calibrates else (arguments.images, None)
+        of_task = run.task.export_arguments(_labels(model, run, labels))
+        card = read_run_card(path(arguments.model))
+        report = keras_vit.export(model, arguments.path, card=card, **of_task | given)
+        report = dataclasses.replace(report, calibrated_on=which) if calibrates else report
     if arguments.report is not None:
         report.write(arguments.report)
     if arguments.json:
@@ -135,6 +152,8 @@ def export(arguments: Namespace) -> Iterator[str]:
 
 
 _OF_MODEL = ("images", "image_size", "verify")
+_OF_IMAGES = {"classes": "--classes", "labels": "--labels", "images": "--images", "image_size": "--image-size"}
+_OF_IMAGES |= {"activation": "--activation", "top_k": "--top"}
 
 
 def _of_every_model(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +171,25 @@ def _check_options(arguments: Namespace, given: Mapping[str, Any]) -> None:
             f"`images` must be a folder of photos.\nReceived: {printable(arguments.images)}; nothing is there.",
             parameters=("images",),
         )
+    check_zero_shot_options(arguments)
+    check_templates_have_classes(arguments)
+    found = [option for name, option in _OF_IMAGES.items() if getattr(arguments, name) is not None]
+    if arguments.text and found:
+        raise ValueError(f"`{found[0]}` is for models of images.\nReceived: --text and {found[0]}.")
     check_top_of_run(arguments.top_k, arguments.model)
+
+
+def _labels(model: Any, run: Any, given: Sequence[str] | None) -> Sequence[str] | None:
+    return given if given is not None or run.class_names is None else output_names(model, run.class_names)
+
+
+def _model_and_run(arguments: Namespace, given: dict[str, Any]) -> tuple[Any, Any]:
+    """The model, or its zero-shot classifier of `--classes`, whose scores are those of its own loss."""
+    if arguments.classes is None:
+        return load_model_and_run(arguments, needs_head=False)
+    model, run = load_zero_shot(arguments, class_words(arguments))
+    given.setdefault("activation", "sigmoid" if model.logit_bias else "softmax")
+    return model, run
 
 
 def _check_report(file: Path) -> None:

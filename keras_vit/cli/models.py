@@ -1,16 +1,18 @@
 """The model that a command is about: the folder of a run, a file, a variant and weights, or published weights."""
 
 import os
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import Any
 
 from keras_vit.checks import check_positive_int, did_you_mean
 from keras_vit.cli.terminal import path
 from keras_vit.config.heads import HEAD_KINDS
+from keras_vit.config.variants import ENCODERS
 from keras_vit.pages.formatting import printable
-from keras_vit.runs.load import NAMES, RunFacts, check_run, load_any, read_facts, variant_and_weights
+from keras_vit.runs.load import NAMES, RunFacts, check_run, load_any, load_model, read_facts, variant_and_weights
 from keras_vit.runs.run_files import BEST, CONFIG
+from keras_vit.text.templates import check_classes, find_templates
 from keras_vit.weights.resolve import check_available
 
 TOP = 5  # classes that an answer names, by default
@@ -75,19 +77,46 @@ def output_names(model: Any, names: Sequence[str] | None) -> Sequence[str]:
     return names_of_outputs(model)
 
 
+def add_zero_shot_options(new: ArgumentParser, by_default: str = "its own classes") -> None:
+    """Adds `--classes` and `--templates` to a command."""
+    words = f"what to look for, with commas, as cat,dog: by the text tower of the model; by default {by_default}"
+    new.add_argument("--classes", metavar="NAMES", help=words)
+    prompts = "for --classes: imagenet or imagenet-7, or a prompt with {}; by default 'a photo of a {}.'"
+    new.add_argument("--templates", metavar="PROMPTS", help=prompts)
+
+
+def check_zero_shot_options(arguments: Namespace) -> None:
+    """Raises for prompts without `{}`, and for names of which one is empty, before Keras is imported."""
+    find_templates(arguments.templates)
+    if arguments.classes is not None:
+        check_classes(class_words(arguments))
+
+
+def check_templates_have_classes(arguments: Namespace) -> None:
+    """Raises for prompts without the names that they are for."""
+    if arguments.templates is not None and arguments.classes is None:
+        raise ValueError("`--templates` goes with `--classes`.\nReceived: --templates and no --classes.")
+
+
+def class_words(arguments: Namespace) -> list[str]:
+    """The names of `--classes`."""
+    return [name.strip() for name in arguments.classes.split(",")]
+
+
 def load_zero_shot(
-    given: str, weights: str | None, classes: Sequence[str], templates: str | None
+    arguments: Namespace, classes: Sequence[str], names: Sequence[str] | None = None, *, scored: bool = False
 ) -> tuple[Any, RunFacts]:
-    """A classifier of what `classes` are called, by both towers of a source.
+    """A classifier of what `classes` are called, by both towers of the model of a command.
 
     Args:
-        given: a name, a file or a folder.
-        weights: of a variant, in place of the usual ones.
-        classes: names of the classes.
-        templates: as for `keras_vit.zero_shot`.
+        arguments: of the command, with `model`, `weights` and `templates`.
+        classes: what the classes are called in prompts.
+        names: what they are called in answers; by default the same.
+        scored: whether it ends in the probabilities of the model's own loss; else in logits.
     """
     from keras_vit.text_builders import build_text, zero_shot
 
+    given, weights = arguments.model, arguments.weights
     found = variant_and_weights(given, weights)
     if found is None:
         model = load_any(given)[0]
@@ -97,14 +126,46 @@ def load_zero_shot(
                 "classes in words need both towers of CLIP, SigLIP or their like.\n"
                 f"Received: {given}, a model of images alone. Pass a folder with both, or a name as clip/B16."
             )
-        (scale, bias), kind = towers.scale_and_bias(), "softmax" if towers.logit_bias is None else "sigmoid"
-        options: dict[str, Any] = {"logit_scale": scale, "logit_bias": bias, "classifier_activation": kind}
-        model = zero_shot(model, classes=classes, templates=templates, text=towers.text, **options)
-        return model, RunFacts(tuple(classes))
-    variant, named = found
-    text, model = build_text(variant, weights=named), named
-    if variant is not None:
-        model = load_any(given, weights, needs_head=False)[0]
-    kind = "sigmoid" if text.logit_bias else "softmax"
-    model = zero_shot(model, classes=classes, templates=templates, text=text, classifier_activation=kind)
-    return model, RunFacts(tuple(classes))
+        (scale, bias), text = towers.scale_and_bias(), towers.text
+        options: dict[str, Any] = {"logit_scale": scale, "logit_bias": bias}
+        is_sigmoid = towers.logit_bias is not None
+    else:
+        variant, named = found
+        _check_encoder(variant)
+        text, model, options = build_text(variant, weights=named), named, {}
+        if variant is not None:
+            model = load_any(given, weights, needs_head=False)[0]
+        is_sigmoid = bool(text.logit_bias)
+    options |= {"classes": classes, "class_names": names, "templates": arguments.templates, "text": text}
+    if scored:
+        options["classifier_activation"] = "sigmoid" if is_sigmoid else "softmax"
+    return zero_shot(model, **options), RunFacts(tuple(classes if names is None else names))
+
+
+def _check_encoder(variant: str | None) -> None:
+    """Raises for a variant of the official code, as B/16, whose files are of images alone."""
+    if variant is not None and variant not in ENCODERS:
+        raise ValueError(
+            "published weights must have a text tower, and those of the official code have none.\n"
+            f"Received: {variant}. `keras-vit weights list clip/B16` has some that do."
+        )
+
+
+def load_text_tower(arguments: Namespace) -> Any:
+    """The text tower of a name, a file or a folder with one; or that of a `.keras` file or a run."""
+    from keras_vit.model.two_towers.text_tower import TextTransformer
+    from keras_vit.text_builders import build_text
+
+    place = path(arguments.model)
+    if place.suffix != ".keras" and not (place / BEST).exists():
+        found = variant_and_weights(arguments.model, arguments.weights) if arguments.model in NAMES else None
+        variant, named = found or (None, arguments.model)
+        _check_encoder(variant)
+        return build_text(variant, weights=named)
+    model = load_model(check_run(place))
+    model = getattr(getattr(model, "towers", None), "text", model)  # of a run that has trained both
+    if not isinstance(model, TextTransformer):
+        raise ValueError(
+            f"`--text` is for a text tower.\nReceived: {place}, with a {type(model).__name__}. Leave --text out."
+        )
+    return model

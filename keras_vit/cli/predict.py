@@ -16,7 +16,18 @@ import numpy as np
 
 from keras_vit.checks import ArgumentError, check_positive_int, cores
 from keras_vit.cli import engines
-from keras_vit.cli.models import TOP, check_model, load_model_and_run, load_zero_shot, output_names, run_facts
+from keras_vit.cli.models import (
+    TOP,
+    add_zero_shot_options,
+    check_model,
+    check_templates_have_classes,
+    check_zero_shot_options,
+    class_words,
+    load_model_and_run,
+    load_zero_shot,
+    output_names,
+    run_facts,
+)
 from keras_vit.cli.terminal import check_photos_exist, loading, path, quiet_start, say_error
 from keras_vit.embedding.photo_lists import list_photos, photo_key, photo_location
 from keras_vit.files import atomic_write
@@ -28,7 +39,6 @@ from keras_vit.images.resizing import least_size
 from keras_vit.pages.formatting import check_table_place, duration, plural, printable, printable_json, spreadsheet_cell
 from keras_vit.silence import silent_descriptor, visible_stderr
 from keras_vit.tasks import Task
-from keras_vit.text.templates import check_classes, find_templates
 
 _WORTH_A_GRAPH = 6  # images
 _THREADS = 4  # at most, since each holds a photo: up to 192 MB
@@ -62,10 +72,7 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
         metavar="NAME",
         help="weights of a model given by name, as B/16; by default those with ImageNet's 1,000 classes",
     )
-    words = "what to look for, with commas, as cat,dog: by the text tower of --model; by default its own classes"
-    new.add_argument("--classes", metavar="NAMES", help=words)
-    prompts = "for --classes: imagenet or imagenet-7, or a prompt with {}; by default 'a photo of a {}.'"
-    new.add_argument("--templates", metavar="PROMPTS", help=prompts)
+    add_zero_shot_options(new)
     new.add_argument("--out", type=path, metavar="FILE", help="write a .csv table; by default answers are printed")
     new.add_argument("--overwrite", action="store_true", help="replace the table of an earlier predict at --out")
     new.add_argument(
@@ -90,8 +97,7 @@ def predict(arguments: Namespace) -> Iterator[str]:
     if arguments.classes is None:
         model, run = load_model_and_run(arguments)
     else:
-        classes = _names(arguments.classes)
-        model, run = load_zero_shot(arguments.model, arguments.weights, classes, arguments.templates)
+        model, run = load_zero_shot(arguments, class_words(arguments), scored=True)
     _check_ranks(arguments.top, run.task)
     names, top = output_names(model, run.class_names), arguments.top or TOP
     size = min(arguments.batch_size, len(photos)) if len(photos) >= _WORTH_A_GRAPH else 1
@@ -121,11 +127,8 @@ def _check_options(arguments: Namespace) -> None:
     _check_ranks(arguments.top, run_facts(arguments.model).task)
     check_positive_int("batch_size", arguments.batch_size)
     engines.check_options(arguments)
-    if arguments.classes is not None:
-        find_templates(arguments.templates)
-        check_classes(_names(arguments.classes))
-    if arguments.templates is not None and arguments.classes is None:
-        raise ValueError("`--templates` goes with `--classes`.\nReceived: --templates and no --classes.")
+    check_zero_shot_options(arguments)
+    check_templates_have_classes(arguments)
     if arguments.no_cache and arguments.engine is None:
         raise ValueError("`--no-cache` goes with `--engine`.\nReceived: --no-cache and no --engine.")
     if arguments.out is None and arguments.overwrite:
@@ -143,10 +146,6 @@ def _check_options(arguments: Namespace) -> None:
             parameters=("out",),
         )
     check_table_place(arguments.out, _COLUMNS)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
 
 
 def _check_ranks(top: int | None, task: Task) -> None:

@@ -24,6 +24,7 @@ from keras_vit.exporting.request import check_request, choose_format
 from keras_vit.exporting.sample_photos import Photos, describe_photos, load_photos, resize_photos
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
+from keras_vit.exporting.text_towers import EXTRA, TOKENIZER, check_text_tower, sample_ids, text_in_precision
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
 from keras_vit.files import disk_size
@@ -33,7 +34,9 @@ from keras_vit.model.image_model import ImageModel, check_takes_images
 from keras_vit.model.layer_access import first_layer, is_quantized, user_operations
 from keras_vit.model.outputs import names_of_outputs
 from keras_vit.model.precision import in_precision
+from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.pages.cards import Card, write_card
+from keras_vit.text.opening import is_tokenizer_file, write_tokenizer_file
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
 _MIN_CALIBRATION = 8  # also for a slow model
@@ -43,7 +46,7 @@ MIN_PHOTOS = 32  # for calibration and comparison: with one photo, the next diff
 
 
 def export(
-    model: ImageModel,
+    model: ImageModel | TextTransformer,
     path: FilePath,
     format: str | None = None,
     labels: Sequence[str] | np.ndarray | None = None,
@@ -75,7 +78,10 @@ def export(
 
     Args:
         model: a `VisionTransformer` or `ResNet`, or a model of your own that calls one without a head as a layer, as
-            `Dense(4)(encoder(images))`; it is not changed. A last dense layer of yours is the head.
+            `Dense(4)(encoder(images))`; it is not changed. A last dense layer of yours is the head. Or a
+            `TextTransformer`: its file takes ids, int32 `(B, T)`, and gives `embeddings`, float32 `(B, E)`, with NaN
+            for a text with ids that are none. The tokenizer is written next to it, as `PATH.tokenizer.json`, and of a
+            SavedModel into `assets.extra`. Options of images, scores and labels are not for it.
         path: of the file; for `"saved_model"` of the served model's folder, in which each export becomes the next
             version, `path/1`, `path/2`, ...
         format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`. By default it follows
@@ -125,38 +131,82 @@ def export(
     options["activation"] = activation or "softmax"
     writer, path, name, limits = check_request(path, format, precision, overwrite=overwrite, **options, **limits)
     format = choose_format(path, format)
-    original = _prepare_model(model, image_size, limits["max_pixels"], format)
-    activation = activation or ("softmax" if original.output_spec.exclusive else "sigmoid")
-    names = _check_labels(original, labels, activation)
-    calibrated = precision in writer.CALIBRATES
-    compared, calibration = select_photos(images, original, calibrated, format)
-    spec = ExportSpec(
-        model=original if FORMATS[format] else in_precision(original, precision),  # converters round on their own
-        precision=precision,
-        labels=names,
-        top_k=min(limits.pop("top_k"), len(names or ())),
-        activation=activation if names and original.output_spec.kind == "logits" else "none",
-        name=name,
-        jit_compile=jit_compile,
-        calibration_photos=calibration,
-        calibrated_on=describe_photos(images) if calibrated else None,
-        batch_size=_batch_size(batch_size, format, original),
-        **limits,
-    )
+    facts: dict[str, Any] = {"precision": precision, "name": name, "jit_compile": jit_compile, **limits}
+    if isinstance(model, TextTransformer):
+        of_images = {"labels": labels, "images": images, "image_size": image_size, "activation": activation}
+        check_text_tower(model, of_images)
+        facts["batch_size"] = _batch_size(batch_size, format, any_size=False)
+        original, spec, compared = _text_spec(model, writer, format, facts)
+    else:
+        original = _prepare_model(model, image_size, limits["max_pixels"], format)
+        facts["batch_size"] = _batch_size(batch_size, format, any_size=None in original.input_shape[1:3])
+        spec, compared = _image_spec(original, writer, format, facts, labels, images, activation)
     say = print_fn or (lambda line: None)
     return _Export(writer, spec, path, format, original, compared if verify else None, say).report(overwrite, card)
 
 
+def _image_spec(
+    original: ImageModel,
+    writer: Format,
+    format: str,
+    facts: dict[str, Any],
+    labels: Sequence[str] | np.ndarray | None,
+    images: Photos,
+    activation: str | None,
+) -> tuple[ExportSpec, list[np.ndarray]]:
+    """The spec of a model of images, and the photos to compare on."""
+    activation = activation or ("softmax" if original.output_spec.exclusive else "sigmoid")
+    names = _check_labels(original, labels, activation)
+    calibrated = facts["precision"] in writer.CALIBRATES
+    compared, calibration = select_photos(images, original, calibrated, format)
+    facts["top_k"] = min(facts["top_k"], len(names or ()))
+    spec = ExportSpec(
+        model=original if FORMATS[format] else in_precision(original, facts["precision"]),  # converters do it
+        labels=names,
+        activation=activation if names and original.output_spec.kind == "logits" else "none",
+        calibration_photos=calibration,
+        calibrated_on=describe_photos(images) if calibrated else None,
+        **facts,
+    )
+    return spec, compared
+
+
+def _text_spec(
+    model: TextTransformer, writer: Format, format: str, facts: dict[str, Any]
+) -> tuple[TextTransformer, ExportSpec, list[np.ndarray]]:
+    """The tower in float32, its spec, and ids to compare on."""
+    precision = facts["precision"]
+    if precision == "int8" and not FORMATS[format]:
+        raise ArgumentError(
+            "a SavedModel of a text tower is in float32, bfloat16 or float16.\n"
+            'Received: precision="int8". Other formats have it.',
+            parameters=("precision",),
+        )
+    original = text_in_precision(model, "float32")
+    ids, what = sample_ids(original, MAX_PHOTOS)
+    step = MAX_PHOTOS // _COMPARED
+    spec = ExportSpec(
+        model=original if FORMATS[format] else text_in_precision(original, precision),
+        labels=None,
+        activation="none",
+        calibration_photos=np.delete(ids, np.s_[::step], axis=0),
+        calibrated_on=what if precision in writer.CALIBRATES else None,
+        takes="ids",
+        **facts | {"top_k": 0},
+    )
+    return original, spec, list(ids[::step])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Export:
-    """A spec, the path of its file, and the model and photos to compare with; no photos without verification."""
+    """A spec, the path of its file, and the model and photos or ids to compare with; none without verification."""
 
     writer: Format
     spec: ExportSpec
     path: Path
     format: str
-    original: ImageModel
-    photos: list[np.ndarray] | None
+    original: ImageModel | TextTransformer
+    photos: Sequence[np.ndarray] | None
     say: Callable[[str], Any]
 
     def report(self, overwrite: bool, card: Card | None) -> ExportReport:
@@ -168,9 +218,22 @@ class _Export:
         with staging(self.path.parent) as place:
             file = place / self.path.name
             self.writer.write(self.spec, file)
-            found = self._verify(file, disk_size(place))
-            publish_files(place, self.path, self.writer.is_own_file if overwrite else None)
+            tokenizer = self._write_tokenizer(file.with_name(f"{file.name}.{TOKENIZER}"))
+            found = self._verify(file, disk_size(place), tokenizer)
+            publish_files(place, self.path, self._is_own_file if overwrite else None)
         return found
+
+    def _is_own_file(self, file: Path) -> bool:
+        return is_tokenizer_file(file) or self.writer.is_own_file(file)
+
+    def _write_tokenizer(self, file: Path) -> Path | None:
+        """Writes the tokenizer of a text tower, if it has one."""
+        tokenizer = self.original.tokenizer if isinstance(self.original, TextTransformer) else None
+        if tokenizer is None:
+            return None
+        file.parent.mkdir(exist_ok=True)
+        write_tokenizer_file(tokenizer, file)
+        return file
 
     def _export_version(self, card: Card | None) -> ExportReport:
         from keras_vit.exporting.serving_files import served_card, write_serving_files
@@ -180,24 +243,28 @@ class _Export:
             extra.mkdir()
             self.writer.write(self.spec, version)
             write_serving_files(self.spec, extra, version, self.photos)
-            found = self._verify(version, disk_size(version))
+            tokenizer = self._write_tokenizer(version / EXTRA / TOKENIZER)
+            found = self._verify(version, disk_size(version), tokenizer)
             version = publish_version(version, self.path)
             publish_absent(extra, self.path)
-        found = dataclasses.replace(found, path=version)
+        kept = None if tokenizer is None else str(version / EXTRA / TOKENIZER)
+        found = dataclasses.replace(found, path=version, tokenizer=kept)
         write_card(self.path, served_card(self.spec, found, card))
         return found
 
-    def _verify(self, place: Path, size: int) -> ExportReport:
+    def _verify(self, place: Path, size: int, tokenizer: Path | None) -> ExportReport:
         """The report of the file at `place`; raises if it does not compute what the model computes."""
-        spec, opening = self.spec, self.writer.load_snippet(str(self.path))
-        folded = str(count_folds(spec)) if spec.precision in self.writer.FOLDS else None
+        spec, opening, is_text = self.spec, self.writer.load_snippet(str(self.path)), self.spec.takes == "ids"
+        folded = str(count_folds(spec)) if spec.precision in self.writer.FOLDS and not is_text else None
         facts: dict[str, Any] = {"opening": opening, "folded": folded, "calibrated_on": spec.calibrated_on}
+        facts["compared_on"] = "texts" if is_text else "photos"
+        facts["tokenizer"] = tokenizer and str(self.path.with_name(tokenizer.name))
         report = ExportReport(self.path, self.format, spec.precision, size, **facts)
         if self.photos is None:
             return report
         self.say("opening it in its own runtime")
         runtime = _open(self.writer, place)
-        self.say(f"comparing it with the model on {len(self.photos)} photos in {runtime.name}")
+        self.say(f"comparing it with the model on {len(self.photos)} {report.compared_on} in {runtime.name}")
         found = compare(self.original, runtime, self.photos, spec)
         facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
         report = dataclasses.replace(report, runtime=runtime.name, **facts)
@@ -255,9 +322,9 @@ def check_exportable(model: Any) -> None:
         )
 
 
-def _batch_size(given: int | str | None, format: str, model: ImageModel) -> int | None:
-    """Images of each call of a file; `None` for any number."""
-    if format != "litert" or given == "any" or None in model.input_shape[1:3]:
+def _batch_size(given: int | str | None, format: str, any_size: bool) -> int | None:
+    """Images or texts of each call of a file; `None` for any number."""
+    if format != "litert" or given == "any" or any_size:
         return None
     return 1 if given is None else int(given)
 

@@ -59,7 +59,7 @@ def folded_spec(spec: ExportSpec, precisions: Sequence[str], bare: bool = True) 
         precisions: in which the format folds.
         bare: as for `fold`.
     """
-    if spec.precision not in precisions:
+    if spec.precision not in precisions or spec.takes == "ids":
         return spec
     copy, folds = fold(spec.model, bare)
     if takes_pixels(spec) and folds.norms:
@@ -152,7 +152,7 @@ def _fold_norm(norm: keras.layers.Layer, dense: keras.layers.Dense) -> None:
 
 def count_folds(spec: ExportSpec) -> Folds:
     """What `folded_spec` folds in the model."""
-    norms = 0 if is_quantized(spec.model) else len(_foldable(spec.model))
+    norms = 0 if spec.takes == "ids" or is_quantized(spec.model) else len(_foldable(spec.model))
     if not norms:
         return Folds()
     return Folds(norms, len(_attentions(spec.model)), takes_pixels(spec))

@@ -1,6 +1,6 @@
 """The model as a TensorFlow function from pixels to logits, scores and features, for all formats.
 
-Pixels are scaled inside. Features are the input of the head.
+Pixels are scaled inside. Features are the input of the head. Of a text tower it is one from ids to embeddings.
 """
 
 from typing import Any
@@ -17,7 +17,13 @@ from keras_vit.images.preprocessing import scaled
 from keras_vit.model.layer_access import layer_named
 from keras_vit.model.outputs import inference_model
 
-OUTPUTS = ("logits", "scores", "numbers", "features")  # in files in this order: some clients read the first alone
+OUTPUTS = (
+    "logits",
+    "scores",
+    "numbers",
+    "features",
+    "embeddings",
+)  # in this order: some clients read the first alone
 
 
 def pixel_module(spec: ExportSpec) -> Any:
@@ -25,7 +31,8 @@ def pixel_module(spec: ExportSpec) -> Any:
 
     Its method `answers` takes prepared floats `(B, H, W, C)`. Its function `pixels` takes these, or uint8
     `(B, H, W, C)` at the model's size, as `spec.takes` says. Both return a dict of float32: `features` `(B, D)`, with a
-    head `scores` `(B, K)`, and `logits` `(B, K)` if the model ends in them; or `numbers` `(B, K)`.
+    head `scores` `(B, K)`, and `logits` `(B, K)` if the model ends in them; or `numbers` `(B, K)`. Both take ids
+    `(B, T)` of a text tower, and return `embeddings` `(B, E)`.
 
     Args:
         spec: an `ExportSpec`.
@@ -40,6 +47,8 @@ def pixel_module(spec: ExportSpec) -> Any:
             self.network = _network(spec)
 
         def answers(self, images: Tensor) -> dict[str, Tensor]:
+            if spec.takes == "ids":
+                return _embeddings(self.network, images, spec)
             found = self.network(images, training=False)
             found = {name: tf.cast(tensor, tf.float32) for name, tensor in found.items()}
             if "logits" in found:
@@ -56,10 +65,25 @@ def pixel_module(spec: ExportSpec) -> Any:
 
 def _network(spec: ExportSpec) -> Any:
     """The model by its outputs."""
+    if spec.takes == "ids":
+        return keras.Model(spec.model.input, {"embeddings": spec.model.output})
     network, units = inference_model(spec.model), layer_named(spec.model, UNITS)
     if units is None or spec.precision not in ("int8", "float16"):
         return network
     return keras.Model(network.input, network.output | {"numbers": _in_units(units)})
+
+
+def _embeddings(network: Any, ids: Tensor, spec: ExportSpec) -> dict[str, Tensor]:
+    """The embedding of each text; NaN where an id is none of the vocabulary.
+
+    Runtimes differ in what they read there: another row, zeros, or an error for the whole batch.
+    """
+    import tensorflow as tf
+
+    last = spec.model.config.vocabulary_size - 1
+    known = tf.reduce_all((ids >= 0) & (ids <= last), axis=1, keepdims=True)
+    found = tf.cast(network(tf.clip_by_value(ids, 0, last), training=False)["embeddings"], tf.float32)
+    return {"embeddings": tf.where(known, found, np.float32(np.nan))}
 
 
 def _in_units(units: Any) -> Tensor:
@@ -89,9 +113,11 @@ def pixel_function(spec: ExportSpec) -> Any:
 
 
 def input_spec(spec: ExportSpec) -> Any:
-    """The input of a file: `pixels` in uint8 or `images` in float32, `(B, H, W, C)`."""
+    """The input of a file: `pixels` in uint8 or `images` in float32, `(B, H, W, C)`; or `ids` in int32, `(B, T)`."""
     import tensorflow as tf
 
+    if spec.takes == "ids":
+        return tf.TensorSpec((spec.batch_size, spec.model.config.max_length), tf.int32, spec.takes)
     dtype = tf.uint8 if spec.takes == "pixels" else tf.float32
     return tf.TensorSpec((spec.batch_size, *spec.image_size, spec.channels), dtype, spec.takes)
 
@@ -100,7 +126,7 @@ def prepare_input(given: Tensor, spec: ExportSpec) -> Tensor:
     """The input of a file as the model takes it: pixels are scaled, images are scaled already."""
     import tensorflow as tf
 
-    if spec.takes == "images":
+    if spec.takes != "pixels":
         return given
     return scale_pixels(given, spec) if spec.scales else tf.cast(given, tf.float32)
 

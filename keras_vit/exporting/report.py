@@ -90,6 +90,8 @@ class ExportReport:
         folded: what is folded into the kernels of the file, as the gain of LayerNorms; `None` where the format folds
             nothing.
         calibrated_on: the photos of int8, where it needs some; else `None`.
+        compared_on: what `images` counts: `"photos"`, or `"texts"` of a text tower.
+        tokenizer: path of the tokenizer's file of a text tower, for `keras_vit.tokenizer`; else `None`.
     """
 
     path: Path
@@ -105,6 +107,8 @@ class ExportReport:
     opening: str | None = None
     folded: str | None = None
     calibrated_on: str | None = None
+    compared_on: str = "photos"
+    tokenizer: str | None = None
 
     @property
     def max_difference(self) -> float | None:
@@ -124,14 +128,16 @@ class ExportReport:
         """All fields but the drift, as pairs of a name and a text."""
         rows = [("format", f"{self.format}, {self.precision}"), ("size", f"{self.bytes / 1e6:,.2f} MB")]
         rows += [("open it by", self.opening)] if self.opening else []
+        rows += [("make ids by", f'keras_vit.tokenizer("{self.tokenizer}")')] if self.tokenizer else []
         rows += [("folded into kernels", self.folded)] if self.folded else []
         rows += [("calibrated on", self.calibrated_on)] if self.calibrated_on else []
         if self.runtime is None or self.seconds is None or self.keras_seconds is None:
             return [*rows, ("verified", "no")]
-        rows += [("opened by", self.runtime), ("photos compared", str(self.images))]
+        rows += [("opened by", self.runtime), (f"{self.compared_on} compared", str(self.images))]
         if self.top1_agreement is not None:
             rows.append(("same best class", f"{self.top1_agreement:.1%}"))
-        return [*rows, ("one image", f"{self.seconds * 1e3:.1f} ms, in Keras {self.keras_seconds * 1e3:.1f} ms")]
+        one = "one text" if self.compared_on == "texts" else "one image"
+        return [*rows, (one, f"{self.seconds * 1e3:.1f} ms, in Keras {self.keras_seconds * 1e3:.1f} ms")]
 
     def __str__(self) -> str:
         """The report in 80 columns, as `keras-vit export` prints it."""

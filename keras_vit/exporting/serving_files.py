@@ -19,6 +19,7 @@ from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.exporting.report import ExportReport, drift_table
 from keras_vit.exporting.serving_inputs import takes_files
 from keras_vit.exporting.spec import ExportSpec
+from keras_vit.exporting.text_towers import text_card
 from keras_vit.model.resnet import ResNet
 from keras_vit.pages.cards import (
     FACTS,
@@ -95,7 +96,7 @@ def write_serving_files(
         spec: an `ExportSpec`.
         place: folder for `config.pbtxt` and `batching_parameters.txt`, made if it is not there.
         version_folder: a SavedModel, finished.
-        photos: arrays uint8 `(H, W, C)` of any sizes to warm up with; `None` takes the spec's.
+        photos: arrays uint8 `(H, W, C)` of any sizes, or ids `(N, T)`, to warm up with; `None` takes the spec's.
     """
     place, version_folder = Path(place), Path(version_folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -123,6 +124,8 @@ def served_card(spec: ExportSpec, report: ExportReport, run_card: Card | None = 
         report: of the export; its path is that of the version.
         run_card: the card of the model's run, if it is from one.
     """
+    if spec.takes == "ids":
+        return text_card(spec, report, _comparison_section(report))
     answered = spec.model.output_spec.head.name  # classes, labels or numbers
     head = f"{len(spec.labels):,} {answered}" if spec.labels else "no head, so it gives features"
     height, width = (side or "any" for side in spec.image_size)
@@ -174,7 +177,7 @@ def _comparison_section(report: ExportReport) -> str:
         return "It was not compared with the model that it was written from."
     same = report.top1_agreement
     agreement = "" if same is None else f" The best class is the model's on {same:.1%} of them, which is no accuracy."
-    found = f"With the model in float32, on {report.images:,} photos, by {report.runtime}.{agreement}"
+    found = f"With the model in float32, on {report.images:,} {report.compared_on}, by {report.runtime}.{agreement}"
     return f"{found}\n\n{drift_table(report.drift)}"
 
 
@@ -203,16 +206,19 @@ def warmup_requests(
     Args:
         name: of the served model.
         signatures: as `signature_inputs` gives them.
-        photos: arrays uint8 `(H, W, C)` of any sizes, which become JPEGs.
+        photos: arrays uint8 `(H, W, C)` of any sizes, which become JPEGs; or ids `(T,)`.
         pixels: uint8 `(B, H, W, C)`, for signatures that take pixels.
         sizes: batch sizes of the requests for the default signature.
     """
     import tensorflow as tf
 
-    files = np.array([_jpeg(photo) for photo in photos], object)
+    is_text = {"ids"} in signatures.values()
+    files = np.stack(photos) if is_text else np.array([_jpeg(photo) for photo in photos], object)
     logs = []
     for signature, inputs in sorted(signatures.items()):
         given = [{"pixels": pixels}] if inputs == {"pixels"} else []
+        if inputs == {"ids"}:
+            given = [{"ids": np.resize(files, (size, *files.shape[1:]))} for size in sorted(set(sizes))]
         if inputs == {"image_bytes"}:
             wanted = sorted(set(sizes)) if signature == "serving_default" else (1,)
             given = [{"image_bytes": np.resize(files, size)} for size in wanted]

@@ -66,7 +66,7 @@ def prepare_files(files: Tensor, spec: ExportSpec) -> tuple[Tensor, Tensor]:
     """
     import tensorflow as tf
 
-    files = _check_count(files, spec)
+    files = check_count(files, spec)
     blank = (tf.constant(_DAMAGED), tf.constant(1), tf.constant(1, tf.int64))
     codes, *facts, pixels = _map_rows(lambda file: _inspect_header(file, spec), (files,), blank)
     most = tf.reduce_max(tf.concat([pixels, tf.ones((1,), tf.int64)], 0))
@@ -94,7 +94,7 @@ def prepare_pixels(pixels: Tensor, spec: ExportSpec) -> Tensor:
     """
     import tensorflow as tf
 
-    pixels = _check_count(pixels, spec)
+    pixels = check_count(pixels, spec)
     record, size = spec.model.preprocessing, target_size(spec)
     height, width = (tf.cast(tf.shape(pixels)[axis], tf.int64) for axis in (1, 2))
     fits = tf.debugging.Assert(
@@ -116,13 +116,13 @@ def prepare_pixels(pixels: Tensor, spec: ExportSpec) -> Tensor:
     return _resize(pixels, spec)
 
 
-def _check_count(images: Tensor, spec: ExportSpec) -> Tensor:
-    """The same images, after a check of their number."""
+def check_count(images: Tensor, spec: ExportSpec) -> Tensor:
+    """The same images or texts, after a check of their number."""
     import tensorflow as tf
 
-    count = tf.shape(images)[0]
+    count, what = tf.shape(images)[0], "texts" if spec.takes == "ids" else "images"
     few = tf.debugging.Assert(
-        count <= spec.max_batch, [f"a request must have at most {spec.max_batch} images; received", count]
+        count <= spec.max_batch, [f"a request must have at most {spec.max_batch} {what}; received", count]
     )
     with tf.control_dependencies([few]):
         return tf.identity(images)

@@ -1,10 +1,10 @@
 """What a format writes: one model and the options of its file."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
-from keras_vit.model.image_model import ImageModel
 from keras_vit.version import __version__
 
 
@@ -13,7 +13,8 @@ class ExportSpec:
     """One model to be written in one format.
 
     Attributes:
-        model: in the precision for a SavedModel, in float32 for other formats.
+        model: an image model, or a `TextTransformer` where `takes` is `"ids"`; in the precision for a SavedModel, in
+            float32 for other formats.
         precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`.
         labels: K names in the order of the classes; `None` without a head.
         top_k: number of best classes in an answer, at most K.
@@ -24,16 +25,18 @@ class ExportSpec:
         max_batch: images of one call.
         opset: of ONNX.
         jit_compile: whether the network of a SavedModel is compiled by XLA.
-        calibration_photos: `(N, H, W, C)` of the model's size, as the file takes them, to calibrate int8 on.
+        calibration_photos: `(N, H, W, C)` of the model's size, as the file takes them, to calibrate int8 on; of a text
+            tower ids `(N, T)`.
         calibrated_on: which photos these are, if they are used.
-        takes: `"pixels"`, uint8 that the file scales; or `"images"`, floats that are prepared already.
+        takes: `"pixels"`, uint8 that the file scales; `"images"`, floats that are prepared already; or `"ids"`, int32
+            of a text tower.
         scales: whether the graph scales pixels; otherwise the first kernel takes them unscaled.
         batch_size: images of each call, where the file's shapes are static; `None` for any number.
         portable: whether int8 must give the same on processors that add its products in 16 bits. If not, the result
             stays on this processor, which adds them in 32 bits.
     """
 
-    model: ImageModel
+    model: Any
     precision: str
     labels: tuple[str, ...] | None
     top_k: int
@@ -63,6 +66,8 @@ class ExportSpec:
 
     def metadata(self) -> dict:
         """The metadata of a file, ready for JSON."""
+        if self.takes == "ids":
+            return self._text_metadata()
         return {
             "name": self.name,
             "labels": self.labels and list(self.labels),
@@ -71,6 +76,22 @@ class ExportSpec:
             "channels": self.channels,
             "activation": self.activation,
             "top_k": self.top_k,
+            "precision": self.precision,
+            **({} if self.batch_size is None else {"batch_size": self.batch_size}),
+            "keras_vit": __version__,
+        }
+
+    def _text_metadata(self) -> dict:
+        """What a client of a text tower needs: how ids are made, and what makes logits of cosines."""
+        model, tokenizer = self.model, self.model.tokenizer
+        names = ("clean", "start_id", "end_id", "pad_id")
+        return {
+            "name": self.name,
+            "max_length": model.config.max_length,
+            "vocabulary_size": model.config.vocabulary_size,
+            "tokenizer": tokenizer and {name: getattr(tokenizer, name) for name in names},
+            "logit_scale": model.logit_scale,
+            "logit_bias": model.logit_bias,
             "precision": self.precision,
             **({} if self.batch_size is None else {"batch_size": self.batch_size}),
             "keras_vit": __version__,

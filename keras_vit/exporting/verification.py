@@ -54,19 +54,21 @@ class Verification:
         return all(drift.within for drift in self.drift)
 
 
-def verify(model: ImageModel, runtime: Runtime, photos: Sequence[np.ndarray], spec: ExportSpec) -> Verification:
+def verify(model: Any, runtime: Runtime, photos: Sequence[np.ndarray], spec: ExportSpec) -> Verification:
     """Compares a file with the model.
 
     Args:
-        model: a `VisionTransformer` in float32, or one that was quantised before.
+        model: a `VisionTransformer` in float32, or one that was quantised before; or a `TextTransformer`.
         runtime: the `Runtime` of the file.
-        photos: arrays uint8 `(H, W, C)`, of any sizes.
+        photos: arrays uint8 `(H, W, C)`, of any sizes; of a text tower ids, int32 `(N, T)`.
         spec: the `ExportSpec` of the file.
 
     Raises:
         ValueError: if the model's own numbers are not finite.
         ExportError: if the runtime fails on a photo.
     """
+    if spec.takes == "ids":
+        return _verify_text_tower(model, runtime, np.asarray(photos), spec)
     reference = Reference(model, spec.activation, runtime.prepares)
     run = _Timed(runtime.run)
     drift, agreement = compare(model, reference, dataclasses.replace(runtime, run=run), photos, spec)
@@ -77,6 +79,22 @@ def verify(model: ImageModel, runtime: Runtime, photos: Sequence[np.ndarray], sp
     answer = runtime.answer or runtime.run
     seconds = median_seconds(lambda: _run(answer, one), lambda: reference.run(one), repeats=repeats)
     return Verification(len(photos), drift, agreement, *seconds)
+
+
+def _verify_text_tower(model: Any, runtime: Runtime, ids: np.ndarray, spec: ExportSpec) -> Verification:
+    import tensorflow as tf
+
+    given = tf.TensorSpec((None, ids.shape[1]), tf.int32)
+    network = tf.function(functools.partial(model, training=False)).get_concrete_function(given)
+
+    def reference(rows: np.ndarray) -> Answers:
+        return {"embeddings": tf.cast(network(tf.constant(rows)), tf.float32).numpy()}
+
+    expected = _concatenate([reference(ids[start : start + 8]) for start in range(0, len(ids), 8)])
+    _check_finite(expected, model)
+    drift = _drifts(expected, _concatenate(_run_batches(runtime.run, ids, spec)), spec)
+    seconds = median_seconds(lambda: _run(runtime.run, ids[:1]), lambda: reference(ids[:1]))
+    return Verification(len(ids), tuple(drift), None, *seconds)
 
 
 class _Timed:
@@ -131,11 +149,11 @@ def image_size(model: ImageModel) -> tuple[int, int]:
     return height or usual, width or usual + step  # not square, so that swapped sides are noticed
 
 
-def _check_finite(answers: Answers, model: ImageModel) -> None:
+def _check_finite(answers: Answers, model: Any) -> None:
     if not all(np.isfinite(array).all() for array in answers.values()):
         raise ValueError(
             "a model that is exported must give finite numbers, so that others can be compared.\n"
-            f"Received: {model.name!r}, whose own answers to photos have NaN or infinity. Look at its weights."
+            f"Received: {model.name!r}, whose own answers have NaN or infinity. Look at its weights."
         )
 
 
@@ -212,9 +230,10 @@ def _run(call: Callable[[Any], Answers], given: Any) -> Answers:
     except (ImportError, MemoryError):  # no fault of the file
         raise
     except Exception as error:  # runtimes raise classes of their own
+        what = "texts" if np.ndim(given[0]) == 1 else "photos"  # ids of a text are a row
         raise ExportError(
-            "a runtime must answer for real photos, so the file that it fails on was deleted.\n"
-            f"Received: {len(given)} photos: {type(error).__name__}: {error}"
+            f"a runtime must answer for real {what}, so the file that it fails on was deleted.\n"
+            f"Received: {len(given)} {what}: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -269,7 +288,7 @@ def _drifts(wanted: Answers, found: Mapping[str, np.ndarray | None], spec: Expor
         wanted, found = ({**each, "numbers": _standardized(each, scale, offset)} for each in (wanted, found))
         allowed = _SHARES.get(spec.precision) or _bounds(wanted["numbers"], spec.precision)
         bounds["numbers"] = [bound + rounding for bound in allowed]
-    names = [name for name in ("logits", "numbers", "features", "scores") if name in wanted]
+    names = [name for name in ("logits", "numbers", "features", "scores", "embeddings") if name in wanted]
     return [_drift(name, wanted[name], found.get(name), bounds[name]) for name in names]
 
 

@@ -45,7 +45,7 @@ def in_precision(model: _Model, precision: str) -> _Model:
             warnings.filterwarnings("ignore", message="Layer .* does not have a `quantize` method")  # and needs none
             copy.quantize("int8")
         return copy
-    return model if _dtypes(model) == {precision} else with_dtype(model, precision)
+    return model if layer_dtypes(model) == {precision} else with_dtype(model, precision)
 
 
 def round_products(precision: str) -> None:
@@ -107,7 +107,7 @@ def _set_rounding(values: tuple) -> None:
         torch.backends.cudnn.allow_tf32 = values[1]
 
 
-def _dtypes(model: keras.Model) -> set[str]:
+def layer_dtypes(model: keras.Model) -> set[str]:
     """Precisions of all computations and weights; the input has the global policy, and computes nothing."""
     nothing = (keras.Model, keras.layers.InputLayer)
     parts = [layer for layer in flatten_layers(model) if not isinstance(layer, nothing)]

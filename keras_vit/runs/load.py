@@ -248,15 +248,16 @@ def load_any(given: str, weights: str | None = None, needs_head: bool = True) ->
     if needs_head and has_head and _embeds(file):
         raise ValueError(
             "the weights must have a classifier.\n"
-            f"Received: {given}, an image tower. Its output is an embedding: compare it with "
-            "embeddings of texts, `keras_vit.zero_shot`, train a classifier on it, `keras-vit finetune "
-            "--weights`, or measure its features, `keras-vit evaluate --probe`."
+            f"Received: {given}, an image tower. Its output is an embedding: say what to look for, `--classes "
+            "cat,dog`, train a classifier on it, `keras-vit finetune --weights`, or measure its features, "
+            "`keras-vit evaluate --probe`."
         )
     if needs_head and not has_head:
         raise ValueError(
             "the weights must have a classifier.\n"
             f"Received: {given}, an encoder without one. Train one on it, `keras-vit finetune --weights`, or "
-            "measure its features, `keras-vit evaluate --probe`."
+            "measure its features, `keras-vit evaluate --probe`. With a text tower, say what to look for, "
+            "`--classes cat,dog`."
         )
     if variant is not None and variant in RESNETS:
         return build_resnet(variant, has_head, named), RunFacts()

@@ -1,18 +1,20 @@
 """Which tokenizer a folder or file has: its vocabulary, and what the software of the folder does around it."""
 
+import base64
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import ArgumentError
-from keras_vit.files import read_json_object, read_regular
+from keras_vit.files import read_head, read_json_object, read_regular
 from keras_vit.text.tokenizer import Pieces, Tokenizer, clip_pieces, read_pieces, transformers_pieces
 
 _SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.model", "sentencepiece.bpe.model")
 _CLIP = "bpe_simple_vocab_16e6.txt.gz"
 _FILES = ("tokenizer.json", *_SENTENCEPIECE, "vocab.json", _CLIP)  # the first that is there is taken
 _MOST_BYTES = 1 << 27  # of a vocabulary; that of 900,000 pieces has 20 MB
+_SINGLE = "keras_vit_tokenizer"  # first key of a file by `write_tokenizer_file`
 _CLIP_LENGTH, _OTHER_LENGTH = 77, 64
 _HF_LENGTHS = {"clip": 77, "metaclip_2": 77, "siglip": 64, "siglip2": 64, "tipsv2": 64}
 
@@ -66,6 +68,9 @@ def open_tokenizer(
     if path.is_dir() and (own := _own_tokenizer(path, max_length, clean)):
         return own
     file = next((path / name for name in _FILES if (path / name).is_file()), None) if path.is_dir() else path
+    if file is not None and (written := _written(file)) is not None:
+        kept = written["facts"] | {name: v for name, v in (("max_length", max_length), ("clean", clean)) if v}
+        return Tokenizer(Pieces(written["kind"], base64.b64decode(written["pieces"])), **kept)
     if file is None and not is_clip:
         raise FileNotFoundError(
             f"a folder must have a tokenizer's file: {', '.join(_FILES)}.\nReceived: {path} without one. Put the file "
@@ -117,6 +122,27 @@ def has_vocabulary(folder: Path) -> bool:
 def vocabulary_name(config: Mapping[str, Any]) -> str:
     """The repository whose tokenizer an `open_clip_config.json` names, or `""`."""
     return str(_object(config, "model_cfg", "text_cfg").get("hf_tokenizer_name") or "")
+
+
+def write_tokenizer_file(tokenizer: Tokenizer, file: Path) -> None:
+    """Writes all that makes ids into one JSON file, which `open_tokenizer` reads.
+
+    `pieces` are the bytes of the file of the library `kind`, in base64; `facts` what is done before and after it.
+    """
+    pieces = base64.b64encode(tokenizer.pieces.data).decode("ascii")
+    ends = {"start_id": tokenizer.start_id, "end_id": tokenizer.end_id}
+    facts = {_SINGLE: 1, **ends, "facts": tokenizer.get_config(), "kind": tokenizer.pieces.kind, "pieces": pieces}
+    file.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+
+
+def is_tokenizer_file(file: Path) -> bool:
+    """Whether `write_tokenizer_file` wrote a file."""
+    return (read_head(file) or b"").startswith(f'{{"{_SINGLE}": '.encode())
+
+
+def _written(file: Path) -> dict[str, Any] | None:
+    """What `write_tokenizer_file` wrote; `None` for another file."""
+    return json.loads(read_regular(file, _MOST_BYTES)) if is_tokenizer_file(file) else None
 
 
 def _software(folder: Path, weights: Path | None) -> tuple[str, dict]:

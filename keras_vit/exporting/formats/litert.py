@@ -30,7 +30,6 @@ CALIBRATES: tuple[str, ...] = ("int8",)
 # Not in int8: with folding, Ti/16 with gains of 0.5 to 2 is off by 0.025 of its deviation, without by 0.022. The model
 # of 600 digits is off by 0.012 either way.
 FOLDS: tuple[str, ...] = ("float32", "float16")
-SIGNATURE = TAKES = "pixels"
 LABELS, METADATA = "labels.txt", "metadata.json"  # in the archive at the end of the file
 _MOST_METADATA = 1 << 24  # bytes; 21,843 labels are 1 MB
 MAX_BYTES = 2**31 - 2**26  # of weights: a flatbuffer holds 2 GB, of which 64 MB are for the rest
@@ -46,7 +45,8 @@ _PHOTOS = 32  # to calibrate on; B/16 takes a second or more for each in the cal
 def write(spec: ExportSpec, place: Path) -> None:
     """Writes one file with the signature `pixels`: uint8 `(B, H, W, C)` to the dict of a `pixel_module`.
 
-    B is the spec's `batch_size`. Outputs have the order of `OUTPUTS`.
+    Of a text tower the signature is `ids`, int32 `(B, T)`. B is the spec's `batch_size`. Outputs have the order of
+    `OUTPUTS`.
 
     A ZIP archive with `labels.txt`, a label on each line, and `metadata.json` is appended, as TensorFlow Lite appends
     associated files. Interpreters do not see it, and any program for ZIP files opens it.
@@ -99,17 +99,18 @@ def open_runtime(place: Path) -> Runtime:
         package, interpreter_class = _interpreter()
         interpreter = interpreter_class(str(place), num_threads=os.cpu_count())
         interpreter.allocate_tensors()  # which prints a line about its delegate
-        answer = interpreter.get_signature_runner(SIGNATURE)
-    size = int(answer.get_input_details()[TAKES]["shape_signature"][0])  # -1 for any
+        answer = interpreter.get_signature_runner()
+    ((takes, details),) = answer.get_input_details().items()
+    size = int(details["shape_signature"][0])  # -1 for any
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
         """Runs batches of the size that the file takes; the last one is padded."""
         if size < 0:
-            return answer(pixels=pixels)
+            return answer(**{takes: pixels})
         parts = []
         for start in range(0, len(pixels), size):
             part = pixels[start : start + size]
-            found = answer(pixels=np.resize(part, (size, *part.shape[1:])))
+            found = answer(**{takes: np.resize(part, (size, *part.shape[1:]))})
             parts.append({name: array[: len(part)].copy() for name, array in found.items()})
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -153,8 +154,8 @@ def _convert(spec: ExportSpec, folder: Path) -> bytes:
     with tempfile.TemporaryDirectory(prefix=".litert-", dir=folder) as saved, silence():
         holder = tf.Module()
         holder.held = list(concrete.graph.variables)  # if Keras' objects track them, the converter does not read them
-        tf.saved_model.save(holder, saved, signatures={SIGNATURE: concrete})
-        converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[SIGNATURE])
+        tf.saved_model.save(holder, saved, signatures={spec.takes: concrete})
+        converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[spec.takes])
         if spec.precision == "float16":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.target_spec.supported_types = [tf.float16]
@@ -197,7 +198,7 @@ def _quantize(converter: Any, spec: ExportSpec) -> bytes:
 
     def calls() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         for photo in photos:
-            yield SIGNATURE, {TAKES: np.repeat(photo[None], spec.batch_size or 1, axis=0)}
+            yield spec.takes, {spec.takes: np.repeat(photo[None], spec.batch_size or 1, axis=0)}
 
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = calls

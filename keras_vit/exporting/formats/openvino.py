@@ -381,14 +381,18 @@ def _node_type(end: Any) -> str:
 
 def _runtime_info(spec: ExportSpec) -> dict[tuple[str, str], str]:
     """The runtime information by path. It has no mean and deviation, since the graph scales pixels itself."""
-    record = spec.model.preprocessing
-    information = {
-        ("model_info", "model_type"): "Classification",
+    written = {
         ("model_info", "model_name"): spec.name,
-        ("model_info", "resize_type"): "standard" if record.resize == "squash" else record.resize,
-        ("model_info", "multilabel"): str(spec.activation == "sigmoid"),
         ("runtime_options", _OPTION): _FLOAT32,
         ("keras_vit", "metadata"): json.dumps(spec.metadata(), ensure_ascii=False),
+    }
+    if spec.takes == "ids":
+        return written
+    record = spec.model.preprocessing
+    information = written | {
+        ("model_info", "model_type"): "Classification",
+        ("model_info", "resize_type"): "standard" if record.resize == "squash" else record.resize,
+        ("model_info", "multilabel"): str(spec.activation == "sigmoid"),
     }
     if not spec.model.output_spec.classifies:
         del information["model_info", "model_type"], information["model_info", "multilabel"]

@@ -2,7 +2,7 @@
 
 Signatures: `serving_default` and `features` take `image_bytes` `(B,)`; `predict_pixels` and `features_pixels` take
 `pixels`, uint8 `(B, H, W, C)`. A model without a head has features only; one without an image size takes pixels only.
-`serving_inputs.STATUSES` are the statuses of bad files.
+`serving_inputs.STATUSES` are the statuses of bad files. Of a text tower `serving_default` takes `ids`, int32 `(B, T)`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +13,11 @@ import numpy as np
 
 from keras_vit import kernels
 from keras_vit.annotations import Tensor
-from keras_vit.exporting.model_function import pixel_module
+from keras_vit.exporting.model_function import input_spec, pixel_module
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.serving_inputs import (
     STATUSES,
+    check_count,
     prepare_files,
     prepare_pixels,
     takes_files,
@@ -40,15 +41,18 @@ def write(spec: ExportSpec, place: Path) -> None:
     import tensorflow as tf
 
     module = pixel_module(spec)
-    images = tf.TensorSpec((None, *target_size(spec), spec.channels), tf.float32, "images")
-    network = tf.function(module.answers, input_signature=[images], autograph=False, jit_compile=spec.jit_compile)
+    given = input_spec(spec)
+    if spec.takes != "ids":
+        given = tf.TensorSpec((None, *target_size(spec), spec.channels), tf.float32, "images")
+    network = tf.function(module.answers, input_signature=[given], autograph=False, jit_compile=spec.jit_compile)
     kept = tf.Module()
     with kernels.use("portable"):
         kept.weights = list(
             network.get_concrete_function().variables
         )  # without layers, so that no object of Keras is written
     with silence():
-        tf.saved_model.save(kept, str(place), signatures=_signatures(spec, network))
+        signatures = (_text_signatures if spec.takes == "ids" else _signatures)(spec, network)
+        tf.saved_model.save(kept, str(place), signatures=signatures)
 
 
 def is_own_file(file: Path) -> bool:
@@ -89,10 +93,13 @@ def open_runtime(place: Path) -> Runtime:
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
         wanted = {"features_pixels": ("features",), "predict_pixels": ("logits", "scores", "numbers")}
+        if signatures.keys().isdisjoint(wanted):
+            wanted = {"serving_default": ("embeddings",)}
         return answers(pixels, **{name: outputs for name, outputs in wanted.items() if name in signatures})
 
     def answer(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        name = "predict_pixels" if "predict_pixels" in signatures else "features_pixels"
+        names = ("predict_pixels", "features_pixels", "serving_default")
+        name = next(name for name in names if name in signatures)
         return answers(pixels, **{name: tuple(signatures[name].outputs)})
 
     def photos(files: Sequence[bytes]) -> dict[str, np.ndarray]:
@@ -106,6 +113,21 @@ def open_runtime(place: Path) -> Runtime:
 
 def load_snippet(name: str) -> None:
     """Nothing: TensorFlow computes in the precision of the graph."""
+
+
+def _text_signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    def embed(ids: Tensor) -> dict[str, Tensor]:
+        size = spec.model.config.vocabulary_size
+        known = tf.debugging.Assert(
+            tf.reduce_all((ids >= 0) & (ids < size)),
+            [f"ids must be from 0 to {size - 1}, those of the tokenizer of this model; received", ids],
+        )
+        with tf.control_dependencies([known]):
+            return {"embeddings": network(check_count(ids, spec))["embeddings"]}
+
+    return {"serving_default": tf.function(embed, input_signature=[input_spec(spec)], autograph=False)}
 
 
 def _signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
