@@ -115,7 +115,7 @@ def _error_text(error: BaseException) -> str:
 def _os_error_text(error: OSError) -> str:
     steps = {errno.EACCES: "Grant the right to it, or choose another.", errno.ENOSPC: "Make room."}
     return (
-        "every file and folder of a command must be readable, and those that it writes writable.\n"
+        "the files and folders of a command must be accessible, and those that it writes new or its own.\n"
         f"Received: {printable(error.filename)}: {error.strerror}. {steps.get(error.errno or 0, '')}".rstrip()
     )
 

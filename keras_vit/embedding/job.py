@@ -117,6 +117,10 @@ def embed(
         raise ArgumentError(
             f"`out` must be a folder of its own.\nReceived: {str(out)!r}, where the photos are.", parameters=("out",)
         )
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise ArgumentError(
+            f"`out` must be a folder.\nReceived: {str(out)!r}, where something else is.", parameters=("out",)
+        )
     if os.path.lexists(expand_path(photos)):  # what is cheap, before a walk of minutes
         if not os.path.lexists(folder / MANIFEST):
             check_form(options.form or FORMS[0])

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.files import access_error, atomic_write, expand_path, open_regular
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation
-from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, is_photo, is_shard, photos_below
+from keras_vit.images.photo_files import HEIC, JOB_LIST, READABLE, PassedOver, is_photo, is_shard, photos_below
 from keras_vit.images.photo_tables import open_table
 from keras_vit.pages.formatting import plural, printable
 
-LIST = "photos.jsonl"
+LIST = JOB_LIST
 _HEAD = '{"keras_vit": "the photos of an embedding, a row each"}\n'
 _MOST_BYTES = 1 << 34  # of a list or a table
 _SAMPLED = 1000  # photos of a list, evenly chosen, which takes a second on a network disk
@@ -88,7 +88,7 @@ def list_photos(what: str | os.PathLike) -> PhotoList:
     path = expand_path(what)
     # The seam: whatever else holds photos makes entries of them here, and `photo_location` says where their bytes are.
     denied = access_error(path)
-    if path.suffix.lower() == ".csv" and (os.path.isfile(path) or denied):
+    if path.suffix.lower() == ".csv" and not os.path.isdir(path) and (os.path.lexists(path) or denied):
         found = PhotoList(path.parent, _table_paths(path))
     elif os.path.isdir(path):
         found = _folder_photos(path)

@@ -39,6 +39,7 @@ _LONGEST_BEGINNING = 12
 # Of Synology and QNAP, of Windows, of Linux and of macOS, in lower case.
 _SYSTEM = {"@eadir", "@tmp", "@recycle", "@recently-snapshot", "@__thumb", "#recycle", "#snapshot"}
 _SYSTEM |= {"$recycle.bin", "system volume information", "lost+found", "network trash folder", "temporary items"}
+JOB_LIST = "photos.jsonl"  # in the folder of `keras-vit embed`, whose .parquet files are vectors
 LOOSE, SHARDS = "photos outside of the class folders", "shards"  # of files that are passed over
 _NAMED = 10  # folders or links that a message names
 _SYSTEM_PATTERN = re.compile(r"[.]|__|found\.\d{3}$")  # hidden; of archives, as `__MACOSX`; of chkdsk
@@ -164,8 +165,9 @@ def photos_below(
     """
     passed = PassedOver() if passed is None else passed
     for place, files in _walk(str(folder), passed):
+        is_job = any(entry.name == JOB_LIST for entry in files)
         for entry in files:
-            if not is_photo(entry.name, suffixes) and is_shard(entry.name):
+            if not is_photo(entry.name, suffixes) and is_shard(entry.name) and not is_job:
                 passed.shards.append(entry.path)
             elif _is_photo_file(entry, suffixes):
                 yield Path(place, entry.name)
@@ -261,13 +263,14 @@ def others_below(folder: Path, counted: Collection[str]) -> dict[str, tuple[int,
     found: dict[str, tuple[int, str]] = {}
     for place, files in _walk(str(folder), PassedOver(), others=True):
         system = next((part for part in Path(place).relative_to(folder).parts if is_system(part)), None)
+        is_job = any(entry.name == JOB_LIST for entry in files)
         for entry in files:
             path = str(Path(place, entry.name))
             if path in counted:
                 continue
             kind = "other files"
             if is_shard(entry.name):
-                kind = kind if system else SHARDS
+                kind = kind if system or is_job else SHARDS
             elif _is_photo_file(entry):
                 kind = f"photos in {system}" if system else LOOSE
             count, example = found.get(kind, (0, path))

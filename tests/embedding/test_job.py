@@ -335,6 +335,10 @@ def test_what_cannot_be_embedded_is_reported(engine, tmp_path, run, monkeypatch)
         code, _, errors = run("embed", tmp_path / photos, "--model", engine, "--out", out)
         assert (code, words in errors[-1]) == (1, True), errors
     assert "'a.jpg' twice" in run("embed", tmp_path / "twice.csv", "--model", engine, "--out", out)[2][-1]
+    (tmp_path / "link").symlink_to("gone")
+    os.mkfifo(tmp_path / "pipe.csv")
+    assert "`--out` must be a folder" in run("embed", photos, "--model", engine, "--out", tmp_path / "link")[2][-1]
+    assert "a pipe" in run("embed", tmp_path / "pipe.csv", "--model", engine, "--out", out)[2][-1]
     assert "`--model` must be given" in run("embed", tmp_path, "--out", out)[2][-1]
     (out / "manifest.json").unlink(missing_ok=True)
     for folder, what in ((out, "without a manifest.json, so of no job"), (tmp_path / "nothing", "where nothing is")):
