@@ -345,7 +345,13 @@ def load_run(place: Path) -> tuple[Any, RunFacts]:
             "config.json must name the outputs of the model in its folder.\n"
             f"Received: {config} with {len(run.class_names)} names, and {file} with {model.output_spec.size} outputs."
         )
-    check_same_order(model.class_names, run.class_names, "class_names")
+    try:
+        check_same_order(model.class_names, run.class_names, "class_names")
+    except ValueError as error:
+        raise ValueError(
+            "config.json must name the outputs of the model in its folder, in their order.\n"
+            f"Received: {config}, which has them in another order than {file}. Copy both from one run."
+        ) from error
     return model, run
 
 
