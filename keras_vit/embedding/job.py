@@ -263,6 +263,9 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
         for file in sorted(Path(place).iterdir()):
             with atomic_write(folder / file.name) as part:
                 Path(part).write_bytes(file.read_bytes())
+    is_before = outputs == "features" and has_projection(model, options.weights)
+    if is_before:
+        say("these features stand before a projection: a search by words needs --outputs logits")
     batch_size = options.batch_size or _BATCH
     count = len(listed.entries)
     few = -(-count // _FEW_PARTS // batch_size) * batch_size
@@ -279,6 +282,7 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
         batch_size=batch_size,
         file_sha256=facts["file"] and files_sha256(_engine_files(folder)),
         top=os.path.abspath(listed.top),
+        before_projection=is_before,
         **facts,
     )
     listed.write(folder)
@@ -298,6 +302,16 @@ def model_files(model: str, weights: str | None = None) -> list[Path]:
         return [check_run(place, "; or a .onnx or .xml file, a checkpoint, or a name as dinov2/S14.")]
     file = find_file(found[1], found[0]).path
     return sorted(entry for entry in place.iterdir() if entry.is_file()) if place.is_dir() else [file]
+
+
+def has_projection(model: str, weights: str | None = None) -> bool:
+    """Whether the image tower of a model ends in a projection, before which its features stand."""
+    from keras_vit.weights.checkpoint import read_checkpoint
+
+    found = None if is_exported(model) else variant_and_weights(model, weights)
+    if found is None:
+        return False
+    return read_checkpoint(find_file(found[1], found[0]).path, allow_nonfinite=True, compares_checksums=False).embeds()
 
 
 def _engine_files(folder: Path) -> list[Path]:

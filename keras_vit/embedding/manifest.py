@@ -43,6 +43,8 @@ class Manifest:
         file_sha256: of that file.
         software: of the engine, with its version.
         keras_vit: the version that started it.
+        before_projection: whether vectors are features before the projection of an image tower, which no text is
+            compared with; `None` of earlier versions.
         top: the folder from which the photos' paths count, where the job began; `None` of earlier versions.
     """
 
@@ -66,12 +68,14 @@ class Manifest:
     keras_vit: str = __version__
     weights: str | None = None
     top: str | None = None
+    before_projection: bool | None = None
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides the rows."""
         facts = dataclasses.asdict(self)
-        for name in ("model", "keras_vit", "file", "file_sha256", "top"):  # names, and what follows from the model
+        of_no_row = ("model", "keras_vit", "file", "file_sha256", "top", "before_projection")
+        for name in of_no_row:  # names, and what follows from the model
             del facts[name]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from keras_vit.embedding.embedder import OK
 from keras_vit.embedding.manifest import read_manifest
 from keras_vit.embedding.part_files import read_vectors
 from keras_vit.files import expand_path
+from keras_vit.text import TextEmbeddings
 
 SEARCHES = ("numpy", "faiss")
 _ROWS, _COLUMNS = 1024, 8192  # of a block of products: 32 MiB
@@ -63,7 +65,8 @@ def nearest_neighbors(
     Args:
         vectors: real `(N, D)`, also one of `np.load(file, mmap_mode="r")`; or the folder of a finished job of
             `keras-vit embed`.
-        queries: real `(Q, D)`; `None` for the vectors themselves, each without itself.
+        queries: real `(Q, D)`; `None` for the vectors themselves, each without itself. Those that `embed` of a text
+            tower gave are not compared with a folder's features before a projection.
         k: neighbours of a query, at most N, or N - 1 without `queries`.
         engine: `"numpy"`, which is exact, or `"faiss"`, for a million vectors and more: it looks into the 8 nearest of
             about 4 sqrt(N) lists alone, so it may miss a neighbour. It holds a copy of the vectors in float32.
@@ -76,6 +79,8 @@ def nearest_neighbors(
     check_choice("engine", engine, SEARCHES)
     rows = as_rows(vectors)
     is_own = queries is None
+    if queries is not None and isinstance(vectors, (str, os.PathLike)):
+        _check_queries(queries, expand_path(vectors))
     queries = rows.vectors if queries is None else check_rows("queries", queries)
     if queries.shape[1] != rows.vectors.shape[1]:
         raise ArgumentError(
@@ -99,6 +104,17 @@ def nearest_neighbors(
             candidates = index.search(queries[part], k + _SPARE, itself)
         found[0][part], found[1][part] = _rank(queries[part], rows.vectors, candidates, k)
     return Neighbors(*found, rows.photos)
+
+
+def _check_queries(queries: Any, folder: Path) -> None:
+    """Raises for embeddings of texts, where the vectors of a folder are of another space than those."""
+    if isinstance(queries, TextEmbeddings) and read_manifest(folder).before_projection:
+        raise ArgumentError(
+            "texts are compared with embeddings after the projection, and not with the features before it.\n"
+            f"Received: queries of a text tower, and features in {str(folder)!r}. Embed the photos anew with "
+            "`--outputs logits`.",
+            parameters=("queries",),
+        )
 
 
 def _candidates(queries: np.ndarray, vectors: np.ndarray, count: int, itself: int | None) -> np.ndarray:

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError
 from keras_vit.embedding.duplicates import read_photo_list, small_picture
-from keras_vit.embedding.job import model_files
-from keras_vit.embedding.manifest import files_sha256, read_manifest
+from keras_vit.embedding.job import has_projection, model_files
+from keras_vit.embedding.manifest import Manifest, files_sha256, read_manifest
 from keras_vit.embedding.neighbors import Neighbors, nearest_neighbors
 from keras_vit.files import expand_path
 from keras_vit.pages.formatting import printable
@@ -41,23 +43,12 @@ def search_photos(
     """
     folder = expand_path(vectors)
     manifest = read_manifest(folder)
-    if files_sha256(model_files(str(model), manifest.weights)) != manifest.model_sha256:
-        raise ArgumentError(
-            "texts are compared with vectors of the same model.\n"
-            f"Received: model={str(model)!r}, and vectors of {manifest.model!r}, whose files are others.",
-            parameters=("model",),
-        )
-    if manifest.outputs == "features" and _has_projection(str(model), manifest.weights):
-        raise ArgumentError(
-            "vectors for a search must be embeddings after the projection, which texts are compared with.\n"
-            f"Received: features, in {printable(folder)}. Embed the photos anew with `--outputs logits`.",
-            parameters=("vectors",),
-        )
+    check_comparable(manifest, folder, str(model))
     if text is None:
         from keras_vit.text_builders import build_text
 
         text = build_text(weights=model)
-    queries = text.embed(texts)
+    queries = np.asarray(text.embed(texts))
     if queries.shape[1] != manifest.width:
         raise ArgumentError(
             "embeddings of texts and of photos must have the same width.\n"
@@ -67,14 +58,28 @@ def search_photos(
     return nearest_neighbors(folder, queries, min(k, manifest.photos))
 
 
-def _has_projection(model: str, weights: str | None) -> bool:
-    """Whether the image tower of a model ends in a projection, which its features stand before."""
-    from keras_vit.runs.load import variant_and_weights
-    from keras_vit.weights.checkpoint import read_checkpoint
-    from keras_vit.weights.resolve import find_file
+def check_comparable(manifest: Manifest, folder: Path, model: str) -> None:
+    """Raises unless vectors are embeddings of a model, which its texts are compared with, whatever their width.
 
-    found = variant_and_weights(model, weights)
-    return found is not None and read_checkpoint(find_file(found[1], found[0]).path, compares_checksums=False).embeds()
+    Args:
+        manifest: of the vectors.
+        folder: in which they are, for the error.
+        model: with both towers.
+    """
+    if files_sha256(model_files(model, manifest.weights)) != manifest.model_sha256:
+        raise ArgumentError(
+            "texts are compared with vectors of the same model.\n"
+            f"Received: model={model!r}, and vectors of {manifest.model!r}, whose files are others.",
+            parameters=("model",),
+        )
+    wanted = "logits" if has_projection(model, manifest.weights) else "features"
+    if manifest.outputs != wanted:
+        raise ArgumentError(
+            "vectors for a search must be the embeddings that texts are compared with: after the projection, if the "
+            "image tower has one.\n"
+            f"Received: {manifest.outputs}, in {printable(folder)}. Embed the photos anew with `--outputs {wanted}`.",
+            parameters=("vectors",),
+        )
 
 
 def write_search_page(folder: Path, vectors: Path, texts: Sequence[str], found: Neighbors, top: Path | None) -> None:

@@ -10,6 +10,7 @@ from photos import make_photos
 
 import keras_vit
 from keras_vit.checks import ArgumentError
+from keras_vit.weights.checkpoint import read_checkpoint
 
 TOWERS = GOLDEN / "text" / "towers"
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")
@@ -23,10 +24,15 @@ def vectors(tmp_path_factory):
     place = tmp_path_factory.mktemp("search")
     make_photos(place / "photos", 4)
     made = {}
-    for tower, outputs in (("hf_clip", "logits"), ("hf_clip", "features"), ("hf_siglip", "features")):
+    every = (("hf_clip", "logits"), ("hf_clip", "features"), ("hf_clip", "scores"), ("hf_siglip", "features"))
+    for tower, outputs in every:
+        lines = []
         made[tower, outputs] = place / f"{tower}_{outputs}"
         options = JobOptions(outputs=outputs, engine="onnxruntime", form="npz", processes=1)
-        embed(place / "photos", str(TOWERS / tower), made[tower, outputs], options, say=lambda line: None)
+        embed(place / "photos", str(TOWERS / tower), made[tower, outputs], options, say=lines.append)
+        is_before = (tower, outputs) == ("hf_clip", "features")
+        assert any("needs --outputs logits" in line for line in lines) is is_before
+        assert json.loads((made[tower, outputs] / "manifest.json").read_text())["before_projection"] is is_before
     return made
 
 
@@ -53,6 +59,17 @@ def test_what_cannot_be_compared_is_refused(vectors, run, tmp_path):
     clip, siglip = TOWERS / "hf_clip", TOWERS / "hf_siglip"
     with pytest.raises(ArgumentError, match="`--outputs logits`"):
         keras_vit.search_photos(vectors["hf_clip", "features"], "a cat", clip)
+    with pytest.raises(ArgumentError, match="`--outputs logits`"):
+        keras_vit.search_photos(vectors["hf_clip", "scores"], "a cat", clip)
+    words = keras_vit.build_text(weights=clip).embed(["a cat"])
+    same_width = np.repeat(words, 2, axis=1)[:, :32]  # as the features of PE L/14 have that of its texts
+    with pytest.raises(ArgumentError, match="not with the features before it"):
+        keras_vit.nearest_neighbors(vectors["hf_clip", "features"], queries=same_width, k=1)
+    assert (
+        keras_vit.nearest_neighbors(vectors["hf_clip", "features"], queries=np.asarray(same_width), k=1).photos
+        is not None
+    )
+    assert read_checkpoint(TOWERS / "pe_core" / "PE-Core-mini.pt", compares_checksums=False).embeds()
     with pytest.raises(ArgumentError, match="same model"):
         keras_vit.search_photos(vectors["hf_clip", "logits"], "a cat", siglip)
     text = keras_vit.build_text(weights=siglip)

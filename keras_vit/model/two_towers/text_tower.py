@@ -20,6 +20,7 @@ from keras_vit.images.validation import with_progress
 from keras_vit.layers.configurable import at_least_float32
 from keras_vit.layers.norms import layer_norm
 from keras_vit.renamed import by_old_name
+from keras_vit.text import TextEmbeddings
 from keras_vit.text.tokenizer import Pieces, Tokenizer
 
 _WIDTHS = 16  # ids of causal towers are cut to a multiple of it after the longest end
@@ -103,7 +104,7 @@ class TextTransformer(keras.Model):
             size = min(1 << (len(rows) - 1).bit_length(), batch_size)  # each shape is compiled, so there are few
             padded = np.concatenate([rows, rows[-1:].repeat(size - len(rows))])
             embeddings[rows] = self.predict_on_batch(ids[padded, :width])[: len(rows)]
-        return embeddings
+        return embeddings.view(TextEmbeddings)
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         check_ids(inputs, self.config)
