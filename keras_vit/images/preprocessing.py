@@ -395,7 +395,7 @@ def _in_order(names: Any) -> Sequence[str]:
     if isinstance(names, dict):
         by_number = {str(number): name for number, name in names.items()}
         names = [by_number.get(str(number)) for number in range(len(by_number))]
-    found = [None] if isinstance(names, (str, set, frozenset)) else list(names)
+    found: list[Any] = [None] if isinstance(names, (str, set, frozenset)) else list(names)
     if not all(isinstance(name, str) for name in found):
         raise TypeError(
             "`class_names` must be a list of names in the order of the scores, or a dict from 0, ..., K - 1 to them.\n"

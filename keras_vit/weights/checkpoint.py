@@ -21,6 +21,7 @@ from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.pages.formatting import printable
 from keras_vit.weights import families, metadata
 from keras_vit.weights.families import (
     LAYOUTS,
@@ -218,7 +219,7 @@ class Checkpoint:
         )
 
     def _last_axis(self, path: str) -> int | None:
-        return self.tensors[path].shape[-1] if path in self.tensors else None
+        return next(iter(self.tensors[path].shape[::-1]), None) if path in self.tensors else None
 
     @property
     def first_kernel(self) -> str:
@@ -314,7 +315,20 @@ def read_checkpoint(
         FileNotFoundError: if there is no such file.
         CheckpointError: if it cannot be read, or its layout is unknown.
     """
-    check_whole(path := file_in(path))
+    path, wanted = file_in(path), None if grid is None else check_grid("grid", grid)
+    check_whole(path)
+    try:
+        return _read(path, wanted, allow_nonfinite, compares_checksums)
+    except CheckpointError:
+        raise
+    except (IndexError, ValueError, ArithmeticError) as error:  # of an array with too few axes, or of no numbers
+        raise CheckpointError(
+            "the arrays of a file must have the shapes of weights, and one has too few axes or no numbers "
+            f"({printable(error)[:100]}).\nReceived: {path}. Bring the file again."
+        ) from error
+
+
+def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksums: bool) -> Checkpoint:
     file = scan_any(path) if compares_checksums else scan_any(path).without_checksums()
     recorded = metadata.read(file)  # which refuses a family that is not computed here by its name
     layout, prefix = _recognize(file, recorded)
@@ -323,7 +337,7 @@ def read_checkpoint(
     facts = file.read(metadata_names, integers=True)
     arrays |= facts
     unused = sorted(set(file.entries) - set(arrays))
-    wanted = check_grid("grid", grid) if grid is not None else recorded.grid
+    wanted = recorded.grid if grid is None else grid
     try:
         fields = LAYOUTS[layout].read_metadata({name.removeprefix(prefix): array for name, array in facts.items()})
         tensors, num_heads = from_file(layout, prefix, arrays, None if wanted is None else wanted[0] * wanted[1])

@@ -153,6 +153,24 @@ def test_beit_without_relative_positions_or_a_pooling_layer_loads(tmp_path):
     assert np.abs(numpy(models[0](x)) - numpy(models[1](x))).max() < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("folder", "name", "shape"),
+    [
+        ("timm_dinov2", "blocks.0.mlp.fc1.weight", ()),
+        ("huggingface_aimv2", "encoder.layers.0.attention.q_proj.weight", (0,)),
+        ("huggingface_radio", "radio_model.model.patch_generator.embedder.weight", ()),
+        ("huggingface_siglip2", "embeddings.patch_embedding.weight", (24, 0)),
+    ],
+)
+def test_array_without_axes_or_numbers_is_refused(tmp_path, folder, name, shape):
+    file = changed(tmp_path, folder) / "model.safetensors"
+    arrays = load_file(file)
+    prefix = next(key for key in arrays if key.endswith(name)).removesuffix(name)
+    save_file(arrays | {prefix + name: np.zeros(shape, "float32")}, file)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        keras_vit.build(weights=file.parent, include_top=False)
+
+
 @pytest.mark.parametrize(("folder", "names"), [("timm_clip", "label_names"), ("huggingface_beit", "id2label")])
 def test_class_names_of_another_number_than_the_heads_get_a_line(tmp_path, folder, names):
     copy = changed(tmp_path, folder)

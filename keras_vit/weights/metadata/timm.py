@@ -421,7 +421,7 @@ def _bias_fields(
     if not {"qkv_bias", "attn_type"} & {*arguments}:
         return {}
     biased = arguments.get("qkv_bias", known is None or known.qkv_bias != "none")
-    kind = {"eva": "query_value", "rope": "all"}.get(arguments.get("attn_type"))
+    kind = {"eva": "query_value", "rope": "all"}.get(str(arguments.get("attn_type")))
     if kind is None and known is not None and known.qkv_bias != "none":
         kind = known.qkv_bias
     kind = kind or {"Eva": "query_value", "Beit": "query_value", "VisionTransformer": "all"}.get(of_class or "")
