@@ -1,0 +1,1 @@
+"""Times text towers and tokenizers beside OpenCLIP's."""
