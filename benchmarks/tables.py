@@ -317,6 +317,18 @@ def embedding(processor: str) -> str:
     return table(heads, list(lines.values()))
 
 
+def text(processor: str) -> str:
+    """Processor time of text towers and tokenizers beside OpenCLIP's, and the memory of prompts, the newest rows."""
+    mine = sorted((row for row in _rows("text") if row["machine"] == processor), key=lambda row: row["date"])
+    lines = {}
+    for row in mine:
+        each = [f"{1e3 * float(row[n]) / int(row['texts']):.3g}" for n in ("processor_s", "peer_processor_s") if row[n]]
+        memory = f"{int(row['memory']) / 2**30:.2f} GiB" if row["memory"] else ""
+        ratio = f"{float(row['ratio']):.2f}" if row["ratio"] else ""
+        lines[row["task"]] = (row["task"], f"{int(row['texts']):,}", *(each or ["", ""]), ratio, memory)
+    return table(("task", "texts", "ms a text", "OpenCLIP, ms", "ratio", "memory"), list(lines.values()))
+
+
 def relevance(processor: str) -> str:
     """By how much the answer's probability falls when patches are removed."""
     rows = [row for row in _rows("relevance") if row["processor"] == processor]
@@ -347,7 +359,20 @@ def _rows(name: str) -> list[dict[str, Any]]:
 
 TABLES = {
     each.__name__: each
-    for each in (speed, headline, growth, parity, studies, encoders, resolution, photos, embedding, relevance, scale)
+    for each in (
+        speed,
+        headline,
+        growth,
+        parity,
+        studies,
+        encoders,
+        resolution,
+        photos,
+        embedding,
+        text,
+        relevance,
+        scale,
+    )
 }
 
 if __name__ == "__main__":

@@ -33,26 +33,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.text", description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", metavar="WORD", help="tasks with this word in their name")
     parser.add_argument("--results", type=Path, default=FOLDER, metavar="FOLDER")
     asked = parser.parse_args(arguments)
     asked.results.mkdir(parents=True, exist_ok=True)
     about = {**machine(), "commit": commit(), "date": now(), "versions": versions()}
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as name:
         folder = Path(name)
-        files = written(folder, asked.prompts)
+        files = {task: file for task, file in written(folder, asked.prompts).items() if asked.only in task}
         processes = {kind: started(kind, folder / "text.safetensors") for kind in ("keras_vit", "open_clip")}
         try:
             for row in rows(processes, files, asked.rounds):
-                print(
-                    ", ".join(
-                        f"{name} {value:.4g}" if isinstance(value, float) else f"{value}" for name, value in row.items()
-                    )
-                )
+                print(", ".join(f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in row.items()))
                 append_to(asked.results / "text.csv", FIELDS, dict.fromkeys(FIELDS, "") | about | row)
         finally:
             for process in processes.values():
-                process.stdin.close()
-                process.wait()
+                process.communicate()
 
 
 def written(folder: Path, count: int) -> dict[str, Path]:
@@ -94,9 +90,10 @@ def started(kind: str, weights: Path) -> subprocess.Popen:
     return subprocess.Popen(command, env=environment(), preexec_fn=lambda: os.sched_setaffinity(0, {core}), **options)
 
 
-def told(process: subprocess.Popen, *line: Any) -> dict[str, float]:
+def answer_of(process: subprocess.Popen, *line: Any) -> dict[str, float]:
     """The answer to a line."""
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     print(json.dumps([str(word) for word in line]), file=process.stdin, flush=True)
     return json.loads(process.stdout.readline())
 
@@ -107,13 +104,16 @@ def rows(processes: dict[str, subprocess.Popen], files: dict[str, Path], rounds:
         texts = len(file.read_text().splitlines())
         row: dict[str, Any] = {"task": task, "texts": texts, "rounds": rounds, "load": round(os.getloadavg()[0], 1)}
         if task.startswith("memory"):
-            yield row | {"rounds": 1, "memory": int(told(processes["keras_vit"], "memory", file)["memory"])}
+            process = started("keras_vit", file.with_name("text.safetensors"))  # in which nothing was freed before
+            yield row | {"rounds": 1, "memory": int(answer_of(process, "memory", file)["memory"])}
+            process.communicate()
             continue
-        word, seconds = "tokenize" if "captions" in task else "embed", {kind: [] for kind in processes}
+        word = "tokenize" if "captions" in task else "embed"
+        seconds: dict[str, list[float]] = {kind: [] for kind in processes}
         outs = {kind: file.with_name(f"{kind}.npy") for kind in processes}
         for number in range(rounds):
             for kind in list(processes)[:: -1 if number % 2 else 1]:
-                seconds[kind].append(told(processes[kind], word, file, outs[kind])["processor_s"])
+                seconds[kind].append(answer_of(processes[kind], word, file, outs[kind])["processor_s"])
         ours, peers = (np.load(out).astype("float64") for out in outs.values())
         if word == "embed":
             ours, peers = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (ours, peers))

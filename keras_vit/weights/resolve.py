@@ -70,7 +70,7 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
             if record.hf_repo is not None:
                 return _from_hugging_face(f"hf:{record.hf_repo}", variant, sha256)
             file = remote_file(record, sha256)
-            _warn_terms(record, place_at_hand(file))
+            warn_terms(record, place_at_hand(file))
             return WeightsFile(fetch(file, check=check_for(record)), record)
     path = expand_path(weights)
     if os.path.isdir(path):
@@ -93,7 +93,7 @@ def only_variant(weights: FilePath) -> str | None:
     return None if is_path(weights) else find_weights(weights).variant
 
 
-def _warn_terms(record: WeightsRecord | None, at_hand: Path | None) -> None:
+def warn_terms(record: WeightsRecord | None, at_hand: Path | None) -> None:
     """Warns once, before the first download, of what a licence forbids."""
     if record is not None and record.terms and at_hand is None:
         _LOGGER.warning("%s", record.terms)
@@ -254,21 +254,21 @@ def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> We
     record = _find_repository_record(repository, variant)
     if record is None:
         return WeightsFile(_any_of_repository(repository, revision, sha256))
-    file = _file_of_hub(repository, revision, record.path.rpartition("/")[2])
+    file = file_of_hub(repository, revision, record.path.rpartition("/")[2])
     file = dataclasses.replace(file, size=record.bytes, size_tolerance=record.bytes_tolerance, sha256=sha256)
     if record.terms:
-        _warn_terms(record, place_at_hand(file) or find_in_library_cache(file, repository))
+        warn_terms(record, place_at_hand(file) or find_in_library_cache(file, repository))
     return WeightsFile(fetch_from_hub(file, repository, revision, check_for(record)), record)
 
 
-def _file_of_hub(repository: str, revision: str | None, name: str) -> RemoteFile:
+def file_of_hub(repository: str, revision: str | None, name: str) -> RemoteFile:
     place = f"hf/{repository}/{name}" if revision is None else f"hf/{repository}@{revision}/{name}"
     return RemoteFile(f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/{name}", place)
 
 
 def _any_of_repository(repository: str, revision: str | None, sha256: str | None) -> Path:
     """The first file of a repository that has one of the usual names, those first that are at hand."""
-    files = [_file_of_hub(repository, revision, name) for name in WEIGHT_FILES]
+    files = [file_of_hub(repository, revision, name) for name in WEIGHT_FILES]
     at_hand = [f for f in files if place_at_hand(f) or find_in_library_cache(f, repository, revision)]
     missing = []
     for file in at_hand or files:
@@ -289,7 +289,7 @@ def _fetch_whole(file: RemoteFile, repository: str, revision: str | None, sha256
     index = _check_sha256(fetch_from_hub(file, repository, revision, read_index, others), sha256)
     for shard in read_index(index):
         valid = lambda path: scan_any(path).check()  # noqa: E731
-        fetch_from_hub(_file_of_hub(repository, revision, shard), repository, revision, valid, ())
+        fetch_from_hub(file_of_hub(repository, revision, shard), repository, revision, valid, ())
     check_file(index)
     return index
 

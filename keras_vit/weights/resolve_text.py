@@ -5,9 +5,8 @@ of the same training. Vocabularies that stand next to no weights are Google's. I
 """
 
 import dataclasses
-import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,21 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path, read_json_object
 from keras_vit.text.opening import has_vocabulary, vocabulary_name
 from keras_vit.weights import registry
-from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, fetch
-from keras_vit.weights.download.hugging_face import fetch_from_hub
+from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, fetch, place_at_hand
+from keras_vit.weights.download.hugging_face import fetch_from_hub, find_in_library_cache, is_missing
 from keras_vit.weights.read.sharded import scan_any
 from keras_vit.weights.registry import WeightsRecord, find_weights
 from keras_vit.weights.registry.record import read_text_rows
-from keras_vit.weights.resolve import HF_NAME, check_weights, find_file, is_path, is_url, remote_file
+from keras_vit.weights.resolve import (
+    HF_NAME,
+    check_weights,
+    file_of_hub,
+    find_file,
+    is_path,
+    is_url,
+    remote_file,
+    warn_terms,
+)
 
 _GOOGLE = "https://storage.googleapis.com/"
 _VOCABULARIES = {
@@ -39,7 +47,7 @@ _TEXT_FILES = (
 )
 _OPEN_CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # as OpenCLIP looks for them
 _OF_OPEN_CLIP = ("timm", "laion", "apple", "UCSC-VLAA")  # whose repositories have both towers in its files
-_ABSENT = re.compile(r"answered 404|EntryNotFound|must be in the directory of KERAS_VIT_MIRROR")
+_NO_MIRROR = "must be in the directory of KERAS_VIT_MIRROR"  # as `fetch` says of a file that is not there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +118,7 @@ def _row_of(record: WeightsRecord) -> Mapping[str, str] | None:
 def _of_record(record: WeightsRecord) -> TextSource:
     row = _row_of(record)
     if row is None and record.layout in ("huggingface_siglip", "huggingface_clip") and record.hf_repo:
-        return dataclasses.replace(_of_repository(record.hf_repo, None), record=record)
+        return dataclasses.replace(_of_repository(record.hf_repo, None, (), record), record=record)
     if row is None:
         raise ArgumentError(
             "published weights must have a text tower, and these have none.\n"
@@ -119,14 +127,14 @@ def _of_record(record: WeightsRecord) -> TextSource:
             parameters=("weights",),
         )
     fields: dict[str, Any] = {"num_heads": int(row["num_heads"])} if row["num_heads"] else {}
-    if record.family == "clip" and isinstance(
-        record.config, ViTConfig
-    ):  # whose one switch rules the activations of both towers
+    # One switch rules the activations of both towers.
+    if record.family == "clip" and isinstance(record.config, ViTConfig):
         fields["activation"] = record.config.activation
     if row["text"].startswith("hf:"):
-        found = _of_repository(row["text"].removeprefix("hf:"), None, _OPEN_CLIP_FILES)
+        found = _of_repository(row["text"].removeprefix("hf:"), None, _OPEN_CLIP_FILES, record)
         return dataclasses.replace(found, fields=fields, record=record)
     file = _remote(row["text"]) if row["text"] else remote_file(record)
+    warn_terms(record, place_at_hand(file))
     path = fetch(file, check=_check)
     vocabulary = _VOCABULARIES.get(row["vocabulary"])
     return TextSource(path, None if vocabulary is None else fetch(_remote(_GOOGLE + vocabulary)), fields, record)
@@ -140,28 +148,34 @@ def _check(path: Path) -> None:
     scan_any(path).check()
 
 
-def _of_repository(repository: str, revision: str | None, names: tuple[str, ...] = ()) -> TextSource:
+def _of_repository(
+    repository: str, revision: str | None, names: tuple[str, ...] = (), record: WeightsRecord | None = None
+) -> TextSource:
     """A repository's file of both towers, with its tokenizer, which OpenCLIP may name in another repository."""
     if not names:
         own, other = ("model.safetensors", "pytorch_model.bin"), _OPEN_CLIP_FILES
         names = (*other, *own) if repository.partition("/")[0] in _OF_OPEN_CLIP else (*own, *other)
-    path = _first(repository, revision, names, _TEXT_FILES, _check)
+    files = [file_of_hub(repository, revision, name) for name in names]
+    at_hand = (place_at_hand(file) or find_in_library_cache(file, repository, revision) for file in files)
+    warn_terms(record, next(filter(None, at_hand), None) if record and record.terms else None)
+    path = _first(repository, revision, files, _TEXT_FILES, _check)
     elsewhere = vocabulary_name(read_json_object(path.with_name("open_clip_config.json")) or {})
     if has_vocabulary(path.parent) or not elsewhere or path.name not in _OPEN_CLIP_FILES:
         return TextSource(path)
-    return TextSource(path, _first(elsewhere, None, ("tokenizer.json", "spiece.model"), ("tokenizer_config.json",)))
+    files = [file_of_hub(elsewhere, None, name) for name in ("tokenizer.json", "spiece.model")]
+    return TextSource(path, _first(elsewhere, None, files, ("tokenizer_config.json",)))
 
 
-def _first(repository: str, revision: str | None, names: tuple[str, ...], others: tuple, check: Any = None) -> Path:
+def _first(
+    repository: str, revision: str | None, files: Sequence[RemoteFile], others: tuple, check: Any = None
+) -> Path:
     """The first of some files that a repository has, or that is at hand without a network."""
     first: DownloadError | None = None
-    folder = f"{repository}{'' if revision is None else f'@{revision}'}"
-    for name in names:
-        url = f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/{name}"
+    for file in files:
         try:
-            return fetch_from_hub(RemoteFile(url, f"hf/{folder}/{name}"), repository, revision, check, others)
+            return fetch_from_hub(file, repository, revision, check, others)
         except DownloadError as error:
-            if not isinstance(error, OfflineError) and not _ABSENT.search(str(error)):
+            if not isinstance(error, OfflineError) and not is_missing(error) and _NO_MIRROR not in str(error):
                 raise
             first = first or error
     raise first or AssertionError("a repository is searched for one name at least")

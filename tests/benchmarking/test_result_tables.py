@@ -9,6 +9,7 @@ from conftest import ROOT
 
 from benchmarks import embedding, encoders, photos, resolution, results, scale, tables
 from benchmarks.results import FIELDS, append, commit, machine, make_ready, read
+from benchmarks.text import __main__ as text_benchmark
 
 sys.path.append(str(ROOT / "examples"))
 RESULTS = ROOT / "benchmarks" / "results"
@@ -178,6 +179,23 @@ def test_embedding_is_told_by_the_newest_row_of_each_case(tmp_path, monkeypatch)
         new = usual | {"date": date, "photos": 400, "processor_s": seconds, "memory": 2**29}
         results.append_to(tmp_path / "embedding.csv", embedding.FIELDS, new)
     assert tables.embedding("a").splitlines()[2:] == ["| Ray Data | folder | 2 | 50 | 8 | 0.50 |"]
+
+
+def test_texts_are_told_by_the_newest_row_of_each_task(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    usual = dict.fromkeys(text_benchmark.FIELDS, "") | {"machine": "a", "task": "prompts"}
+    for date, seconds in (("2026-01-03", 8.0), ("2026-01-02", 2.0)):
+        new = usual | {"date": date, "texts": 4000, "processor_s": seconds, "peer_processor_s": 16.0, "ratio": 0.5}
+        results.append_to(tmp_path / "text.csv", text_benchmark.FIELDS, new)
+    results.append_to(
+        tmp_path / "text.csv",
+        text_benchmark.FIELDS,
+        usual | {"date": "2026-01-04", "task": "m", "texts": 9, "memory": 2**29},
+    )
+    assert tables.text("a").splitlines()[2:] == [
+        "| prompts | 4,000 | 2 | 4 | 0.50 |  |",
+        "| m | 9 |  |  |  | 0.50 GiB |",
+    ]
 
 
 def test_difference_of_answers_is_a_share_of_the_largest_probability():

@@ -48,12 +48,22 @@ def test_rows_are_of_the_table_and_each_name_with_two_towers_has_one():
     assert len(rows) == len(read_text_rows()) == 111
     for name, record in records.items():
         trained = record.family in ("clip", "siglip", "eva_clip", "pe_core", "tips")
+        assert name not in rows or record.has_text
         if trained and not record.name.startswith("hf:") and record.family != "tinyclip":
             assert name in rows
     assert {row["vocabulary"] for row in rows.values()} == {"", "c4_en", "mc4", "gemma", "tips"}
     assert all(row["num_heads"] for name, row in rows.items() if name[0].startswith(("pe-", "tips")))
     assert rows["laion2b", "clip/B16"]["text"] == "hf:laion/CLIP-ViT-B-16-laion2B-s34B-b88K"
     assert rows["openai", "clip/B16"]["text"] == "hf:timm/vit_base_patch16_clip_224.openai"  # next to timm's file
+
+
+def test_terms_are_said_before_a_text_tower_is_brought(hub, caplog):
+    hub.contents = contents_of("oc_clip")
+    for _ in range(2):  # and not again
+        keras_vit.build_text("clip/B16", weights="metaclip-400m")
+    assert [record.message for record in caplog.records if "commercially" in record.message] == [
+        find_weights("metaclip-400m", "clip/B16").terms
+    ]
 
 
 def test_both_towers_of_a_published_name_come_from_the_hub(hub, monkeypatch, tmp_path):

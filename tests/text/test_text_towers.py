@@ -286,6 +286,8 @@ def test_tower_learns_and_is_built_from_a_config():
 
 
 def test_wrong_ids_and_towers_without_texts_are_refused():
+    import tensorflow as tf
+
     model = keras_vit.build_text(SMALL)
     with pytest.raises(ArgumentError, match="of another vocabulary"):
         model(np.full((1, 8), 64, "int32"))
@@ -305,6 +307,8 @@ def test_wrong_ids_and_towers_without_texts_are_refused():
     siglip = keras_vit.build_text(weights=FOLDER / "hf_siglip")
     with pytest.raises(ArgumentError, match="must be padded to 24 ids"):
         siglip(np.zeros((1, 8), "int32"))
+    batches = tf.data.Dataset.from_tensors(np.zeros((2, 24), "int32"))
+    assert siglip.predict(batches, verbose=0).shape == (2, 32)
     siglip.tokenizer = keras_vit.tokenizer(FOLDER / "hf_siglip", max_length=8)
     with pytest.raises(ArgumentError, match="must be padded to 24 ids"):
         siglip.embed(["cat"])

@@ -131,6 +131,12 @@ class WeightsRecord:
         return f"~{4e-6 * (self.parameters or parameter_count(self.config, size, self.classes)):.0f}"
 
     @property
+    def has_text(self) -> bool:
+        """Whether its text tower is published too, so that `keras_vit.build_text` opens it by this name."""
+        in_table = any((row["name"], row["variant"]) == (self.name, self.variant) for row in read_text_rows())
+        return in_table or self.layout == "huggingface_siglip"
+
+    @property
     def model(self) -> str:
         """What it is the weights of, for messages: `"ViT B/16"` or `"R50x1"`."""
         return display_name(self.variant)
