@@ -163,7 +163,7 @@ def load_text_tower(arguments: Namespace) -> Any:
         _check_encoder(variant)
         return build_text(variant, weights=named)
     model = load_model(check_run(place))
-    model = getattr(getattr(model, "towers", None), "text", model)  # of a run that has trained both
+    model = getattr(model, "text", model)  # of a run that has trained both
     if not isinstance(model, TextTransformer):
         raise ValueError(
             f"`--text` is for a text tower.\nReceived: {place}, with a {type(model).__name__}. Leave --text out."

@@ -128,6 +128,9 @@ def test_command_line_evaluates_and_names_what_is_on_photos(finished, table, run
     assert "keras_vit.zero_shot" in (result.out / "README.md").read_text()
     code, _, error = run("predict", table.parent / "3.png", "--model", result.out)
     assert (code, "--classes" in error[0]) == (1, True)
+    words = tmp_path / "words.xml"
+    assert run("export", result.out, words, "--text", "--no-verify")[0] == 0
+    assert keras_vit.tokenizer(f"{words}.tokenizer.json").max_length == result.model.text.config.max_length
     code, lines, _ = run("predict", table.parent / "3.png", "--model", result.out, "--classes", "red bar,blue bar")
     assert (code, sorted(line.split()[1] for line in lines[2:])) == (0, ["blue", "red"])
     with pytest.raises(ValueError, match="Leave `--engine` out"):
