@@ -126,9 +126,7 @@ def load_zero_shot(
                 "classes in words need both towers of CLIP, SigLIP or their like.\n"
                 f"Received: {given}, a model of images alone. Pass a folder with both, or a name as clip/B16."
             )
-        (scale, bias), text = towers.scale_and_bias(), towers.text
-        options: dict[str, Any] = {"logit_scale": scale, "logit_bias": bias}
-        is_sigmoid = towers.logit_bias is not None
+        text, options, is_sigmoid = towers.text, {}, towers.logit_bias is not None
     else:
         variant, named = found
         _check_encoder(variant)

@@ -100,13 +100,15 @@ def _task(stored: Mapping[str, Any], result: Path) -> Task:
 
 
 def load_model(file: Path) -> Any:
-    """The model in a `.keras` file, whose programs are never run; every layer of this package must have been imported.
+    """The model in a `.keras` file, whose programs are never run.
 
     Raises:
         ValueError: for anything else than a whole and valid file of a model that Keras loads in its safe mode.
         FileNotFoundError: if nothing is there.
     """
     config, stored = _check_archive(file)
+    for module in REGISTERED:  # which a command line has not imported
+        importlib.import_module(f"keras_vit.{module}")
     import keras
 
     try:
@@ -327,8 +329,6 @@ def check_run(place: Path, others: str = ".") -> Path:
 def load_run(place: Path) -> tuple[Any, RunFacts]:
     """The model of a run's folder or of a `.keras` file, and the facts of the run."""
     file = check_run(place)
-    for module in REGISTERED:  # which a command line has not imported
-        importlib.import_module(f"keras_vit.{module}")
     from keras_vit.model.copies import unwrapped
     from keras_vit.model.freezing import merge_lora
     from keras_vit.model.layer_access import lora_layers

@@ -268,6 +268,9 @@ class Contrastive(Task):
 
     def opened(self, model: Any) -> Any:
         image = model.image
+        scale, bias = model.scale_and_bias()
+        for tower in (image, model.text):
+            tower.logit_scale, tower.logit_bias = scale, bias or 0.0
         object.__setattr__(image, "towers", model)  # past Keras, which would count its weights as the image tower's
         return image
 
@@ -319,12 +322,17 @@ class Contrastive(Task):
 
     def write_files(self, evaluation: PairEvaluation, folder: Path) -> None:
         import shutil
+        import warnings
 
+        from keras_vit.weights.read import CheckpointError
         from keras_vit.weights.save import save_towers
 
         shutil.rmtree(folder / TOWERS, ignore_errors=True)  # of a run that was stopped as it wrote this
-        scale, bias = evaluation.towers.scale_and_bias()
-        save_towers(evaluation.towers.image, evaluation.towers.text, folder / TOWERS, scale, bias)
+        towers = evaluation.towers
+        try:
+            save_towers(towers.image, towers.text, folder / TOWERS, *towers.scale_and_bias())
+        except CheckpointError as error:  # the run has trained; its models are there
+            warnings.warn(f"the run has no folder {TOWERS!r}: {error}", UserWarning, stacklevel=2)
 
     def panel(
         self,

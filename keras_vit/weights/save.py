@@ -1,8 +1,10 @@
 """From a model to a checkpoint file that other software opens."""
 
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,6 +13,7 @@ from keras import ops
 from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.text import TextConfig
+from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path
 from keras_vit.layers import AddPositionEmbs, BiTRoot
 from keras_vit.model.freezing import merge_lora
@@ -37,6 +40,7 @@ from keras_vit.weights.convert import (
     check_architecture,
     check_replaceable,
     write_checkpoint,
+    write_json,
     write_npz,
     write_safetensors,
 )
@@ -167,19 +171,16 @@ def save_text_checkpoint(model: TextTransformer, path: FilePath, format: str | N
     return destination
 
 
-# Of both towers in one file: the layout of the image tower, what stands before its names, the same of the text tower.
-# The first that has a place for every weight is taken.
-_BOTH = (
-    ("open_clip", "", "open_clip_text", ""),
-    ("huggingface_siglip", "", "huggingface_siglip_text", ""),
-    ("open_clip_gap", "", "open_clip_text", ""),
-    ("timm", "visual.trunk.", "open_clip_text", "text."),
-    ("timm", "visual.trunk.", "open_clip_linear_text", "text."),
-    ("timm_eva", "visual.trunk.", "open_clip_text", "text."),
-    ("timm_eva", "visual.trunk.", "open_clip_linear_text", "text."),
-    ("dinov2", "visual.", "open_clip_text", "text."),
-)
 TOWERS_NAME = f"open_clip_{SAFETENSORS_NAME}"
+# Layouts of image towers that have a text tower next to them in the file, with those that it may have. Towers of other
+# layouts stand below names of their own, as OpenCLIP has them.
+_WITH_TEXT: Mapping[str, str] = {
+    "open_clip": "open_clip_text",
+    "huggingface_clip": "huggingface_text",
+    "huggingface_siglip": "huggingface_siglip_text",
+    "open_clip_gap": "open_clip_text",
+}
+_TRUNK, _TEXT = "visual.trunk.", "text."
 
 
 def save_towers(
@@ -187,52 +188,113 @@ def save_towers(
 ) -> Path:
     """Writes both towers into a new folder, `open_clip_model.safetensors`, with the tokenizer.
 
-    `build`, `build_text`, `tokenizer` and `zero_shot` open the folder. The names in the file are OpenCLIP's or
-    transformers'; a note has what no tensor says.
+    `build`, `build_text`, `tokenizer` and `zero_shot` open the folder, and OpenCLIP those of its own class, whose
+    config is written too. A note in the file has what no tensor says.
 
     Args:
         image: the image tower.
-        text: the text tower.
+        text: the text tower, which gets scale and bias.
         folder: new, in a folder that exists.
         logit_scale: logarithm of the factor on cosines.
         logit_bias: what is added to logits; `None` for nothing.
 
     Raises:
-        CheckpointError: if no layout has a place for every weight of both.
+        CheckpointError: if no layout has a place for every weight; the folder is not there then.
         FileExistsError: if something is there.
     """
     folder = expand_path(folder)
-    faults = []
     folder.mkdir()
     text.logit_scale, text.logit_bias = logit_scale, logit_bias
-    parts = {name: folder / f"{name}.safetensors" for name in ("image", "text")}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what a layout's software would compute otherwise: the note says it
-        for image_layout, image_prefix, text_layout, text_prefix in _BOTH:
-            try:
-                save_checkpoint(image, parts["image"], image_layout)
-                save_text_checkpoint(text, parts["text"], text_layout)
-            except ValueError as error:
-                faults.append(f"{image_layout}: {str(error).partition(chr(10))[0]}")
-                continue
-            files = {name: scan(path) for name, path in parts.items()}
-            arrays: dict[str, np.ndarray] = {}
-            for name, prefix in (("image", image_prefix), ("text", text_prefix)):
-                found = files[name].read(list(files[name].entries))
-                keeps = ("logit_scale", "logit_bias")
-                arrays |= {key if key in keeps else prefix + key: array for key, array in found.items()}
-            write_safetensors(folder / TOWERS_NAME, arrays.items(), files["image"].note | files["text"].note)
-            break
-    for path in parts.values():
-        path.unlink(missing_ok=True)
-    if not (folder / TOWERS_NAME).is_file():
-        raise CheckpointError(
-            "both towers must be of a layout that has a place for every weight.\n"
-            f"Received: {image.name!r}: {faults[-1]} The run's best.keras has both."
-        )
+    try:
+        layout, arrays, note = _of_both(image, text, folder)
+        write_safetensors(folder / TOWERS_NAME, arrays.items(), note)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     if text.tokenizer is not None:
         write_tokenizer(text.tokenizer, folder)
+    if layout == "open_clip" and _is_usual_clip(image.config, text.config):
+        write_json(folder / "open_clip_config.json", _open_clip_config(image, text))
     return folder / TOWERS_NAME
+
+
+def _of_both(
+    image: VisionTransformer, text: TextTransformer, folder: Path
+) -> tuple[str, dict[str, np.ndarray], dict[str, Any]]:
+    """The first layout with a place for every weight of the image tower; arrays of both; and the note of the file."""
+    others = [name for name, row in LAYOUTS.items() if row.suffix == ".safetensors" and name not in _WITH_TEXT]
+    file = folder / "part.safetensors"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what a layout's software would compute otherwise: the note says it
+        for layout in (*_WITH_TEXT, *others):
+            arrays: dict[str, np.ndarray] = {}
+            note: dict[str, Any] = {}
+            trunk, prefix = ("", "") if layout in _WITH_TEXT else (_TRUNK, _TEXT)
+            try:
+                for before, save in (
+                    (trunk, lambda layout=layout: save_checkpoint(image, file, layout)),
+                    (prefix, lambda layout=layout: save_text_checkpoint(text, file, _WITH_TEXT.get(layout))),
+                ):
+                    written = scan(save())
+                    for name, array in written.read(list(written.entries)).items():
+                        arrays[before + name] = array
+                    note |= written.note
+                    file.unlink()
+            except ValueError:
+                continue
+            for name in ("logit_scale", "logit_bias", "temperature"):
+                arrays.pop(prefix + name, None)
+            arrays["logit_scale"] = np.asarray(text.logit_scale, "float32")
+            if text.logit_bias:
+                arrays["logit_bias"] = np.asarray(text.logit_bias, "float32")
+            return layout, arrays, note
+    raise CheckpointError(
+        "a file of both towers needs a layout with a place for every weight of the image tower.\n"
+        f"Received: {image.name!r}, whose weights none has a place for. Save it as .keras."
+    )
+
+
+def _is_usual_clip(image: ViTConfig, text: TextConfig) -> bool:
+    """Whether both towers compute as OpenCLIP's class does by its defaults, but for the GELU."""
+    return (
+        image.activation == text.activation
+        and image.activation in ("gelu", "quick_gelu")
+        and image.layer_norm_epsilon == text.layer_norm_epsilon == 1e-5
+        and image.pooling == "token"
+        and image.layer_scale == "none"
+        and text.causal
+        and text.pooling == "argmax"
+    )
+
+
+def _open_clip_config(image: VisionTransformer, text: TextTransformer) -> dict:
+    """What OpenCLIP needs to build both towers."""
+    vision, words, record = image.config, text.config, image.preprocessing
+    height, width = image.input_shape[1:3]
+    photos = {"mean": list(record.mean), "std": list(record.std), "interpolation": record.interpolation}
+    return {
+        "model_cfg": {
+            "embed_dim": image.output_shape[-1],
+            "quick_gelu": vision.activation == "quick_gelu",
+            "vision_cfg": {
+                "image_size": height if height == width else [height, width],
+                "layers": vision.num_layers,
+                "width": vision.hidden_size,
+                "head_width": vision.hidden_size // vision.num_heads,
+                "patch_size": vision.patch_size,
+                "mlp_ratio": vision.mlp_dim / vision.hidden_size,
+            },
+            "text_cfg": {
+                "context_length": words.max_length,
+                "vocab_size": words.vocabulary_size,
+                "width": words.hidden_size,
+                "heads": words.num_heads,
+                "layers": words.num_layers,
+                "mlp_ratio": words.mlp_dim / words.hidden_size,
+            },
+        },
+        "preprocess_cfg": photos,
+    }
 
 
 def _is_computed_by(layout: str, config: TextConfig) -> bool:

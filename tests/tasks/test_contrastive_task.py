@@ -17,6 +17,7 @@ import keras_vit.runs.finetune as module
 from keras_vit.checks import ArgumentError
 from keras_vit.data import open_source
 from keras_vit.tasks import find_task
+from keras_vit.weights.save import save_towers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*training captions of:UserWarning")  # one test looks at it
 WEIGHTS = GOLDEN / "text" / "towers" / "oc_clip"
@@ -100,6 +101,32 @@ def test_folder_of_a_run_opens_as_both_towers(finished):
     np.testing.assert_array_equal(numpy(image(pixels)), numpy(result.model.image(pixels)))
     assert not numpy(image.get_layer("head").bias).any()
     assert keras_vit.zero_shot(folder, classes=["red", "blue"]).output_shape == (None, 2)
+    config = json.loads((folder / "open_clip_config.json").read_text())["model_cfg"]
+    assert config == json.loads((WEIGHTS / "open_clip_config.json").read_text())["model_cfg"] | {
+        "quick_gelu": False,
+        "text_cfg": {"context_length": 24, "width": 32, "heads": 2, "layers": 2, "vocab_size": 664, "mlp_ratio": 4.0},
+    }
+
+
+@pytest.mark.parametrize("name", ["bv_siglip", "hf_tipsv2", "oc_clipa", "other"])
+def test_both_towers_are_written_in_the_layout_that_fits(name, tmp_path):
+    """SigLIP in transformers' names, TIPS and a plain ViT as OpenCLIP has towers of timm; no config of a usual CLIP."""
+    source = WEIGHTS.parent / ("oc_clip" if name == "other" else name)
+    text = keras_vit.build_text(weights=source)
+    if name == "other":
+        image = keras_vit.ViTTi16(num_layers=1, input_shape=(32, 32, 3), include_top=False)
+    else:
+        image = keras_vit.build(weights=source, include_top=name == "oc_clipa")
+    save_towers(image, text, tmp_path / "both", 2.0, -3.0)
+    again = keras_vit.build(weights=tmp_path / "both", include_top=name == "oc_clipa")
+    pixels = image.preprocessing(keras.ops.convert_to_numpy(np.stack([picture(1)]).astype("float32")))
+    np.testing.assert_allclose(numpy(again(pixels)), numpy(image(pixels)), atol=1e-6)
+    read = keras_vit.build_text(weights=tmp_path / "both")
+    np.testing.assert_array_equal(read.embed(["a Photo!"]), text.embed(["a Photo!"]))
+    assert (read.logit_scale, read.logit_bias, again.logit_scale) == pytest.approx((2.0, -3.0, 2.0))
+    assert not (tmp_path / "both" / "open_clip_config.json").exists()
+    with pytest.raises(FileExistsError):
+        save_towers(image, text, tmp_path / "both", 2.0, -3.0)
 
 
 def test_killed_run_goes_on_to_the_same_numbers(finished, table, tmp_path, monkeypatch):
