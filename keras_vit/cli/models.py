@@ -126,7 +126,8 @@ def load_zero_shot(
                 "classes in words need both towers of CLIP, SigLIP or their like.\n"
                 f"Received: {given}, a model of images alone. Pass a folder with both, or a name as clip/B16."
             )
-        text, options, is_sigmoid = towers.text, {}, towers.logit_bias is not None
+        options: dict[str, Any] = {}
+        text, is_sigmoid = towers.text, towers.logit_bias is not None
     else:
         variant, named = found
         _check_encoder(variant)
