@@ -10,7 +10,9 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_vit.checks import ArgumentError, check_number
+from keras_vit.checks import ArgumentError, check_nonnegative, check_number
+from keras_vit.images.preprocessing import check_same_order
+from keras_vit.model.two_towers.zero_shot import check_finite, real_rows, unit_rows
 
 _Weights = TypeVar("_Weights", keras.Model, Mapping[str, np.ndarray])
 
@@ -35,13 +37,23 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
         `(1 - alpha) zero_shot + alpha finetuned`: arrays by name, or a new model like `finetuned`.
 
     Raises:
-        ValueError: for weights of other names or shapes, or a share out of range.
+        ValueError: for weights of other names or shapes, classes in another order, or a share out of range.
 
     Source: arXiv:2109.01903, equation 1.
     """
     check_number("alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ArgumentError(f"`alpha` must be in [0, 1].\nReceived: alpha={alpha}.", parameters=("alpha",))
+    names = [getattr(each, "class_names", None) for each in (zero_shot, finetuned)]
+    if None not in names:
+        try:
+            check_same_order(*([name.replace("_", " ").casefold() for name in each] for each in names), "zero_shot")
+        except ArgumentError as error:
+            raise ArgumentError(
+                "both classifiers must have their classes in the same order.\n"
+                f"Received: {names[0]!r:.150} and {names[1]!r:.150}. Name `classes` of `zero_shot` in the other order.",
+                parameters=("zero_shot", "finetuned"),
+            ) from error
     first, second = _by_name(zero_shot), _by_name(finetuned)
     shapes: list[dict[str, Any]] = [{n: tuple(np.shape(a)) for n, a in arrays.items()} for arrays in (first, second)]
     if shapes[0] != shapes[1]:
@@ -90,19 +102,25 @@ def tip_adapter(
         keys: `(n, E)` of the labelled photos.
         labels: `(n,)`, their classes in 0..K-1.
         class_embeddings: `(K, E)` of the classes' texts.
-        alpha: weight of the cache.
-        beta: how sharply the nearest labelled photos count.
+        alpha: weight of the cache, at least 0.
+        beta: how sharply the nearest labelled photos count, at least 0.
         scale: the factor on cosines of photos and texts.
 
     Returns:
         float64 `(N, K)`: `scale f w^T + alpha exp(-beta (1 - f k^T)) onehot(labels)`.
 
     Raises:
-        ValueError: for shapes that do not fit, or labels out of range.
+        ValueError: for shapes that do not fit, rows that are not finite or zero, or numbers out of range.
 
     Source: arXiv:2111.03930, equations 4 and 5.
     """
-    rows = [np.asarray(each, "float64") for each in (embeddings, keys, class_embeddings)]
+    alpha, beta, scale = (
+        check_finite(name, value) for name, value in (("alpha", alpha), ("beta", beta), ("scale", scale))
+    )
+    check_nonnegative("alpha", alpha)
+    check_nonnegative("beta", beta)
+    given = {"embeddings": embeddings, "keys": keys, "class_embeddings": class_embeddings}
+    rows = [real_rows(name, each) for name, each in given.items()]
     sizes = {each.shape[-1] if each.ndim == 2 else None for each in rows}
     classes = np.asarray(labels)
     if None in sizes or len(sizes) > 1 or classes.shape != (len(rows[1]),):
@@ -115,6 +133,6 @@ def tip_adapter(
         raise ArgumentError(
             f"`labels` must be numbers from 0 to {len(rows[2]) - 1}.\nReceived: {classes[:5]}.", parameters=("labels",)
         )
-    photos, cached, texts = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in rows)
+    photos, cached, texts = (unit_rows(name, each) for name, each in zip(given, rows, strict=True))
     nearness = np.exp(-beta * (1 - photos @ cached.T))  # (N, n)
     return scale * photos @ texts.T + alpha * nearness @ np.eye(len(texts))[classes]

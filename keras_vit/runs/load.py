@@ -335,11 +335,14 @@ def load_run(place: Path) -> tuple[Any, RunFacts]:
 
     config = file.with_name("config.json")
     run = read_facts(config, is_run=place.is_dir()) if os.path.lexists(config) else RunFacts()
-    model = unwrapped(run.task.opened(load_model(file)))
+    loaded = load_model(file)
+    if run.class_names is None:
+        run = dataclasses.replace(run, task=task_of_model(loaded))
+    model = unwrapped(run.task.opened(loaded))
     _check_loaded(model, file)
     model = merge_lora(model) if lora_layers(model) else model  # which computes faster
     if run.class_names is None:
-        return model, dataclasses.replace(run, class_names=model.class_names, task=task_of_model(model))
+        return model, dataclasses.replace(run, class_names=model.class_names)
     if run.task.head is not None and len(run.class_names) != model.output_spec.size:
         raise ValueError(
             "config.json must name the outputs of the model in its folder.\n"

@@ -64,6 +64,8 @@ def all_options() -> dict[str, Any]:
 
 def task_of_model(model: Any) -> Task:
     """The task of a model without a run, by the kind of its head; that of a model without one is the default."""
+    if hasattr(model, "scale_and_bias"):  # both towers, as a contrastive run saves them
+        return find_task("contrastive")
     head = getattr(getattr(model, "output_spec", None), "head", None)
     names = (name for name in TASKS if head is not None and _kind(name).head == head.name)
     return find_task(next(names, None))

@@ -390,7 +390,7 @@ class Contrastive(Task):
     # Elsewhere
 
     def export_arguments(self, names: Sequence[str] | None) -> dict[str, Any]:
-        return {}
+        raise _needs_words(" Or write the text tower by `--text`.")
 
     def look_arguments(self, names: Sequence[str]) -> dict[str, Any]:
         return {}
@@ -408,10 +408,10 @@ def _recall_rows(found: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
         yield (words, *(f"{found[f'{way}_{k}']:.4f}" for k in _AT))
 
 
-def _needs_words() -> ValueError:
+def _needs_words(more: str = "") -> ValueError:
     return ValueError(
         "a model of both towers names what is on a photo once it knows which classes there may be.\n"
-        'Received: none. Pass them as `--classes "cat,dog"`, or find photos by `keras-vit search`.'
+        'Received: none. Pass them as `--classes "cat,dog"`, or find photos by `keras-vit search`.' + more
     )
 
 

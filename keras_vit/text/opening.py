@@ -29,7 +29,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     (folder / _OWN).write_text(json.dumps({"kind": tokenizer.pieces.kind, **tokenizer.get_config()}, indent=2))
 
 
-def _own_tokenizer(folder: Path, max_length: int | None, clean: str | None) -> Tokenizer | None:
+def _own_tokenizer(folder: Path, given: Mapping[str, Any]) -> Tokenizer | None:
     """The tokenizer of a folder that `write_tokenizer` has written."""
     facts = read_json_object(folder / _OWN)
     if facts is None:
@@ -39,7 +39,6 @@ def _own_tokenizer(folder: Path, max_length: int | None, clean: str | None) -> T
         raise ArgumentError(
             f"a tokenizer's facts must be as they were written.\nReceived: {folder / _OWN}.", ("source",)
         )
-    given = {name: value for name, value in (("max_length", max_length), ("clean", clean)) if value is not None}
     return Tokenizer(Pieces(kind, read_regular(folder / _WRITTEN[kind], _MOST_BYTES)), **facts | given)
 
 
@@ -65,12 +64,12 @@ def open_tokenizer(
         ValueError: for a file that is none.
     """
     folder = weights.parent if weights else path if path.is_dir() else path.parent
-    if path.is_dir() and (own := _own_tokenizer(path, max_length, clean)):
+    given = {name: value for name, value in (("max_length", max_length), ("clean", clean)) if value is not None}
+    if path.is_dir() and (own := _own_tokenizer(path, given)):
         return own
     file = next((path / name for name in _FILES if (path / name).is_file()), None) if path.is_dir() else path
     if file is not None and (written := _written(file)) is not None:
-        kept = written["facts"] | {name: v for name, v in (("max_length", max_length), ("clean", clean)) if v}
-        return Tokenizer(Pieces(written["kind"], base64.b64decode(written["pieces"])), **kept)
+        return Tokenizer(Pieces(written["kind"], base64.b64decode(written["pieces"])), **written["facts"] | given)
     if file is None and not is_clip:
         raise FileNotFoundError(
             f"a folder must have a tokenizer's file: {', '.join(_FILES)}.\nReceived: {path} without one. Put the file "
@@ -111,7 +110,7 @@ def open_tokenizer(
         length = text.get("context_length", _CLIP_LENGTH)
     elif model in _HF_LENGTHS:
         length = text.get("max_position_embeddings", _HF_LENGTHS[model])
-    return Tokenizer(pieces, max_length or length, clean or usual, **facts)
+    return Tokenizer(pieces, max_length or length, usual if clean is None else clean, **facts)
 
 
 def has_vocabulary(folder: Path) -> bool:

@@ -14,10 +14,11 @@ import numpy.typing as npt
 from keras import ops
 
 from keras_vit.annotations import Arguments, Tensor
-from keras_vit.checks import ArgumentError, check_choice, check_flag
+from keras_vit.checks import ArgumentError, check_choice, check_flag, check_int, with_parameters
 from keras_vit.model.layer_access import head_layers
 from keras_vit.model.replicated_model import ReplicatedModel, num_replicas
-from keras_vit.model.two_towers.text_tower import TextTransformer
+from keras_vit.model.two_towers.text_tower import TextTransformer, check_ids
+from keras_vit.model.two_towers.zero_shot import check_finite, check_logit_scale, real_rows, unit_rows
 from keras_vit.training.masked_patches import MeanOverImages
 
 LOSSES = ("softmax", "sigmoid")
@@ -92,25 +93,41 @@ def recall(
         {'image_to_text_1': 1.0, 'text_to_image_1': 1.0}
 
     Args:
-        images: `(N, E)`; row i belongs to row i of the texts. Of any length.
+        images: `(N, E)`; row i belongs to row i of the texts. Of any length above 0.
         texts: `(N, E)`.
-        most: numbers of nearest ones that count.
+        most: numbers of nearest ones that count, each at least 1.
         alike: arrays `(N,)`, as numbers of captions. Pairs with equal values in one of them do not count against each
             other.
 
     Returns:
         As `{"image_to_text_1": 0.5, "text_to_image_1": 0.25, ...}`, in [0, 1]. Of equal cosines the pair's own counts
         last.
+
+    Raises:
+        TypeError: for numbers of nearest ones that are no list of ints.
+        ValueError: for other shapes, and for rows that are not finite or zero.
     """
-    rows = [np.asarray(each, "float64") for each in (images, texts)]
+    if not isinstance(most, Iterable):
+        raise with_parameters(
+            TypeError(f"`most` must be several ints, as (1, 5, 10).\nReceived: most={most!r}."), "most"
+        )
+    counts = [check_int("most", k, 1) for k in most]
+    rows = [real_rows("images", images), real_rows("texts", texts)]
     if rows[0].shape != rows[1].shape or rows[0].ndim != 2 or not len(rows[0]):
         raise ArgumentError(
             "`images` and `texts` must be (N, E), a row for each pair.\n"
             f"Received: shapes {rows[0].shape} and {rows[1].shape}.",
             parameters=("images", "texts"),
         )
-    left, right = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in rows)
-    return recall_at(pair_ranks(left, right, alike), most)
+    for each in alike:
+        if np.shape(each) != (len(rows[0]),):
+            raise ArgumentError(
+                "`alike` must be arrays (N,), a number for each pair.\n"
+                f"Received: shape {np.shape(each)}, for {len(rows[0])} pairs.",
+                parameters=("alike",),
+            )
+    ranks = pair_ranks(unit_rows("images", rows[0]), unit_rows("texts", rows[1]), alike)
+    return recall_at(ranks, counts)
 
 
 def recall_at(ranks: dict[str, np.ndarray], most: Sequence[int] = (1, 5, 10)) -> dict[str, float]:
@@ -231,7 +248,7 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
 
     Raises:
         TypeError: for towers of another kind.
-        ValueError: for towers whose embeddings differ in size, or another loss.
+        ValueError: for towers whose embeddings differ in size, another loss, or a scale or bias that is not finite.
 
     Source: arXiv:2103.00020, section 2.3; arXiv:2303.15343, section 3.2; arXiv:2111.07991.
     """
@@ -250,6 +267,8 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         super().__init__(**kwargs)
         check_choice("loss", loss, LOSSES)
         check_flag("lock_image", lock_image)
+        logit_scale = None if logit_scale is None else check_logit_scale(logit_scale)
+        logit_bias = None if logit_bias is None else check_finite("logit_bias", logit_bias)
         if not isinstance(image, keras.Model) or not isinstance(text, TextTransformer):
             raise TypeError(
                 "the towers must be a Keras model of images and a text tower of `build_text`.\n"
@@ -326,10 +345,25 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         )
         return scale or 0.0, bias
 
-    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `fit`, which `Checkpoints` can go on with."""
+    def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Keras' `fit`, which `Checkpoints` can go on with.
+
+        Raises:
+            ValueError: for batches of one pair, which has nothing to be compared with; and for ids in arrays that the
+                text tower does not have.
+        """
+        _check_batches(x, batch_size or 32)
+        self._check_ids(x)
         self.data_start_step = getattr(x, "start_step", None)
-        return super().fit(x, *args, **kwargs)
+        return super().fit(x, y, batch_size, *args, **kwargs)
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        self._check_ids(x)
+        return super().predict(x, *args, **kwargs)
+
+    def _check_ids(self, x: Any) -> None:
+        if isinstance(x, dict) and "ids" in x:
+            check_ids(x["ids"], self.text.config)
 
     def evaluate(
         self,
@@ -381,6 +415,7 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
             if calls:
                 calls.on_test_batch_begin(number)
             inputs = {name: np.asarray(part) for name, part in batch.items()}
+            self._check_ids(inputs)
             count, size = len(inputs["ids"]), max(size, len(inputs["ids"]))
             padded = {
                 name: np.take(part, np.minimum(np.arange(size), count - 1), axis=0) for name, part in inputs.items()
@@ -460,6 +495,20 @@ def _batches(x: Any, size: int) -> Iterable[Any]:
     if not isinstance(x, dict):
         return x
     return ({name: part[start : start + size] for name, part in x.items()} for start in range(0, len(x["ids"]), size))
+
+
+def _check_batches(x: Any, size: int) -> None:
+    """Raises where each batch is known to have one pair alone: its loss is 0 and nothing is learned."""
+    spec = getattr(x, "element_spec", None)  # of a data set
+    inputs = spec[0] if isinstance(spec, tuple) else x if spec is None else spec
+    if not isinstance(inputs, dict) or "ids" not in inputs:
+        return
+    shape = tuple(getattr(inputs["ids"], "shape", ()) or ())
+    if shape and (shape[0] if spec is not None else min(shape[0], size)) == 1:
+        raise ArgumentError(
+            "`batch_size` must be at least 2, as pairs of a batch are compared.\nReceived: batches of 1 pair.",
+            parameters=("batch_size",),
+        )
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """WiSE-FT and Tip-Adapter, against their equations by hand."""
 
+import types
+
 import numpy as np
 import pytest
 from conftest import numpy
@@ -17,6 +19,9 @@ def test_weights_between_two_models():
     for one, other, between in zip(*(model.weights for model in (*models, mixed)), strict=True):
         np.testing.assert_allclose(numpy(between), 0.75 * numpy(one) + 0.25 * numpy(other), rtol=1e-6, atol=1e-7)
     assert isinstance(mixed, keras_vit.VisionTransformer)
+    named = types.SimpleNamespace(class_names=("dog", "Red_car")), types.SimpleNamespace(class_names=("red car", "dog"))
+    with pytest.raises(ArgumentError, match="same order"):
+        keras_vit.wise_ft(*named)
     for alpha in (-0.1, 1.5):
         with pytest.raises(ArgumentError, match="`alpha`"):
             keras_vit.wise_ft(*models, alpha=alpha)
@@ -39,4 +44,7 @@ def test_cache_of_labelled_photos():
     right = {"embeddings": photos, "keys": keys, "labels": labels, "class_embeddings": texts}
     for wrong in ({"labels": [0]}, {"labels": np.full(6, 3)}, {"keys": keys[:, :4]}, {"labels": np.zeros(6)}):
         with pytest.raises(ArgumentError):
+            keras_vit.tip_adapter(**right | wrong)
+    for wrong in ({"keys": 0 * keys}, {"embeddings": np.nan * photos}, {"beta": -1}, {"alpha": np.nan}):
+        with pytest.raises(ArgumentError, match=f"`{next(iter(wrong))}` must be"):
             keras_vit.tip_adapter(**right | wrong)

@@ -105,6 +105,8 @@ def test_classifier_is_a_model_as_every_other(kind, activation, tmp_path):
         ({"model": lambda: make_tiny(pooling="none", include_top=False)}, "pooling='none'"),
         ({"model": lambda: make_tiny(classes=6)}, "logit_scale=None"),
         ({"logit_scale": 100.0}, "math.log"),
+        ({"logit_scale": np.float32("nan")}, "`logit_scale` must be finite"),
+        ({"logit_bias": np.inf}, "`logit_bias` must be finite"),
     ],
 )
 def test_what_is_no_tower_or_no_text_is_refused(change, word):

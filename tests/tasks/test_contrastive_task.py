@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 import types
 
@@ -156,6 +157,11 @@ def test_command_line_evaluates_and_names_what_is_on_photos(finished, table, run
     code, _, error = run("predict", table.parent / "3.png", "--model", result.out)
     assert (code, "--classes" in error[0]) == (1, True)
     words = tmp_path / "words.xml"
+    moved = shutil.copy(result.out / "best.keras", tmp_path / "moved.keras")
+    code, lines, _ = run("evaluate", moved, "--data", table, "--split", "test")
+    assert (code, f"test mean recall {result.evaluation.recall:.4f}" in lines[1]) == (0, True)
+    code, _, error = run("export", result.out, words)
+    assert (code, "--classes" in error[0], words.exists()) == (1, True, False)
     assert run("export", result.out, words, "--text", "--no-verify")[0] == 0
     assert keras_vit.tokenizer(f"{words}.tokenizer.json").max_length == result.model.text.config.max_length
     code, lines, _ = run("predict", table.parent / "3.png", "--model", result.out, "--classes", "red bar,blue bar")

@@ -115,8 +115,9 @@ def test_wrong_sources_are_refused(tmp_path):
             keras_vit.tokenizer(wrong)
     with pytest.raises(ArgumentError, match="`max_length` must be at least 1"):
         keras_vit.tokenizer("clip", max_length=0)
-    with pytest.raises(ArgumentError, match="`clean` must be one of"):
-        keras_vit.tokenizer("clip", clean="upper")
+    for wrong in ("upper", ""):
+        with pytest.raises(ArgumentError, match="`clean` must be one of"):
+            keras_vit.tokenizer("clip", clean=wrong)
     with pytest.raises(ArgumentError, match="leave room"):
         keras_vit.tokenizer("clip", max_length=1)
 

@@ -7,6 +7,7 @@ from conftest import numpy
 from mirrored import on
 
 import keras_vit
+from keras_vit.checks import ArgumentError
 from keras_vit.training.contrastive import contrast, recall, sigmoid_loss, softmax_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
@@ -150,6 +151,14 @@ def test_recall_counts_each_way():
     assert found == {"image_to_text_1": 1.0, "image_to_text_2": 1.0, "text_to_image_1": 2 / 3, "text_to_image_2": 1.0}
     assert recall(np.ones((4, 2)), np.ones((4, 2)), (1,))["image_to_text_1"] == 0.0  # of equals it counts last
     assert recall(np.ones((4, 2)), np.ones((4, 2)), (1,), [[0, 0, 0, 1], [5, 6, 7, 7]])["text_to_image_1"] == 0.25
+    rows = np.eye(3)
+    for wrong in (np.nan, np.inf, 0):
+        with pytest.raises(ArgumentError, match=r"`texts` must be finite[^\n]*\n.*first row 1 of length"):
+            recall(rows, np.where(np.arange(3)[:, None] == 1, wrong, rows))
+    given = ({"most": 1}, {"most": (1.5,)}, {"most": (0,)}, {"alike": [[1, 2]]}, {"texts": rows + 1j})
+    for wrong in given:
+        with pytest.raises((TypeError, ArgumentError), match=f"`{next(iter(wrong))}` must be"):
+            recall(**{"images": rows, "texts": rows} | wrong)
 
 
 def test_wrong_towers_are_refused():
@@ -161,5 +170,15 @@ def test_wrong_towers_are_refused():
         keras_vit.ContrastiveModel(image, image)
     with pytest.raises(ValueError, match="`loss` must be one of"):
         keras_vit.ContrastiveModel(image, text, "triplet")
+    for scale in (np.nan, -np.inf, 100):
+        with pytest.raises(ArgumentError, match="`logit_scale`"):
+            keras_vit.ContrastiveModel(image, text, logit_scale=scale)
+    model, data = towers(logit_scale=np.float32(2)), pairs(4)
+    for ids in (data["ids"] - 41, data["ids"] + 0.7, data["ids"] + 600, data["ids"].astype(str)):
+        for method in (model.fit, model.evaluate, model.predict):
+            with pytest.raises(ArgumentError, match="ids"):
+                method(data | {"ids": ids})
+    with pytest.raises(ArgumentError, match="`batch_size` must be at least 2"):
+        model.fit(data, batch_size=1)
     with pytest.raises(ValueError, match="Pass an optimizer alone"):
         towers().compile("sgd", loss="mse")

@@ -100,22 +100,38 @@ def _check_names(names: tuple[str, ...] | None, texts: int, unique: bool) -> Non
 
 def _unit_embeddings(embeddings: npt.ArrayLike, size: int) -> np.ndarray:
     """`(K, E)` of length 1."""
-    texts = np.asarray(embeddings, "float64")
+    texts = real_rows("text_embeddings", embeddings)
     if texts.ndim not in (2, 3) or 0 in texts.shape or texts.shape[-1] != size:
         raise ArgumentError(
             f"`text_embeddings` must be (K, E) or (K, n, E), with E = {size} as the model's embedding.\n"
             f"Received: shape {texts.shape}.",
             parameters=("text_embeddings",),
         )
-    lengths = np.linalg.norm(texts, axis=-1, keepdims=True)
-    if not np.isfinite(lengths).all() or not lengths.all():
-        raise ArgumentError(
-            "`text_embeddings` must be finite and not zero, so that they have a direction.\n"
-            f"Received: lengths from {lengths.min()} to {lengths.max()}.",
-            parameters=("text_embeddings",),
-        )
-    texts = texts / lengths
+    texts = unit_rows("text_embeddings", texts)
     return texts if texts.ndim == 2 else _unit_embeddings(texts.mean(axis=1), size)
+
+
+def real_rows(name: str, given: npt.ArrayLike) -> np.ndarray:
+    """`given` in float64; raises for complex numbers and for what is no number."""
+    found = np.asarray(given)
+    if found.dtype.kind not in "fiubV":  # V is that of bfloat16
+        raise ArgumentError(f"`{name}` must be real numbers.\nReceived: {found.dtype}.", parameters=(name,))
+    return found.astype("float64")
+
+
+def unit_rows(name: str, rows: np.ndarray) -> np.ndarray:
+    """Rows `(..., E)` at length 1; raises for one that has no direction, and names the first."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    wrong = np.argwhere(~np.isfinite(lengths[..., 0]) | (lengths[..., 0] == 0))
+    if len(wrong):
+        first = tuple(wrong[0].tolist())
+        raise ArgumentError(
+            f"`{name}` must be finite and not zero, so that they have a direction.\n"
+            f"Received: {len(wrong):,} others, first row {', '.join(map(str, first))} of length {lengths[first][0]}.",
+            parameters=(name,),
+        )
+    return rows / lengths
 
 
 def _scale_and_bias(
@@ -129,12 +145,25 @@ def _scale_and_bias(
             f"Received: logit_scale=None, {model.name!r}. Pass the factor's logarithm, for CLIP `math.log(100)`.",
             parameters=("logit_scale",),
         )
-    check_number("logit_scale", scale)
+    return check_logit_scale(scale), check_finite("logit_bias", bias)
+
+
+def check_logit_scale(given: float) -> float:
+    """`given` as a float; raises unless it is the logarithm of a factor on cosines."""
+    scale = check_finite("logit_scale", given)
     if scale > _LARGEST_SCALE:
         raise ArgumentError(
             "`logit_scale` is the logarithm of the factor on the cosines, so at most "
             f"{_LARGEST_SCALE}.\nReceived: logit_scale={scale}. Pass `math.log({scale:g})` for a factor of {scale:g}.",
             parameters=("logit_scale",),
         )
-    check_number("logit_bias", bias)
-    return float(scale), float(bias)
+    return scale
+
+
+def check_finite(name: str, given: float) -> float:
+    """`given` as a float; raises unless it is a finite number, Python's or NumPy's."""
+    value = given.item() if isinstance(given, np.generic) else given
+    check_number(name, value)
+    if not np.isfinite(value):
+        raise ArgumentError(f"`{name}` must be finite.\nReceived: {name}={value}.", parameters=(name,))
+    return float(value)
