@@ -140,7 +140,7 @@ def found(request, tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def clean_state(monkeypatch, tmp_path):
+def clean_state(request, monkeypatch, tmp_path):
     """Every test starts with the same seed, float32, channels last, and an empty cache of its own."""
     use_cache(monkeypatch, tmp_path / "cache")
     keras.utils.set_random_seed(7)
@@ -150,6 +150,8 @@ def clean_state(monkeypatch, tmp_path):
     # Variables made without values would all be initialised by the next scope that is left: gigabytes of a G/14.
     # Clearing the session would look through all that the process has, which takes longer than most tests.
     drop_uninitialized_variables()
+    if request.node.get_closest_marker("slow"):
+        gc.collect()  # models of full size are gigabytes, and after `gc.freeze` collections come late by themselves
 
 
 @pytest.fixture(autouse=True, scope="module")

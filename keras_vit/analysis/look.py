@@ -137,7 +137,7 @@ def _visible_part(record: Preprocessing, pixels: np.ndarray) -> np.ndarray:
     A photo that is squashed for the model keeps its own sides here.
     """
     sides, model = np.array(pixels.shape[:2]), np.array(record.image_size or pixels.shape[:2])
-    if record.resize == "squash":
+    if record.resize.startswith("squash"):
         larger = sides * max(min(1.0, _MOST_PIXELS / sides.max()), model.max() / sides.max())
     else:
         larger = model * max(1.0, min(*(sides / model * record.crop_fraction), _MOST_PIXELS / model.max()))

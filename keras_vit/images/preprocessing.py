@@ -19,7 +19,7 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import ArgumentError, check_choice, check_number, check_positive_int, record_process
-from keras_vit.images.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_crop, resize_axis
+from keras_vit.images.resizing import INTERPOLATIONS, RESIZES, ROUNDINGS, resize_and_crop, resize_axis
 
 _LARGE = 2**24  # numbers; larger arrays are resized in strips of rows to save memory
 _MOST = 1e6  # largest plausible mean or deviation, where white is 1; a greater one is damage
@@ -39,14 +39,15 @@ class Preprocessing:
     Args:
         image_size: `(H, W)` that the model takes; `None` keeps the size of images.
         resize: `"squash"` resizes to `image_size` whatever the aspect; `"crop"` keeps the aspect, resizes to
-            cover `image_size / crop_fraction`, and cuts the centre out; `"none"` never resizes.
+            cover `image_size / crop_fraction`, and cuts the centre out; `"squash_crop"` does so whatever the aspect;
+            `"none"` never resizes.
         mean: subtracted per channel, in units where white is 1.
         std: divided by per channel, after `mean`. The defaults give [-1, 1].
         interpolation: `"bilinear"`, `"bicubic"` or `"area"`. Bicubic has Keys' kernel with a = -0.5, as in Pillow, and
             clips overshoots beyond black and white, as 8-bit images do. `"area"`, as in TensorFlow, averages the area
             that a new pixel covers.
         antialias: whether shrinking averages over all pixels, as Pillow and `"area"` always do.
-        crop_fraction: part of each side of the resized image that `"crop"` keeps, in (0, 1].
+        crop_fraction: part of each side of the resized image that is kept where the centre is cut out, in (0, 1].
         rounding: library whose rules `"crop"` follows to round lengths: `"timm"`, `"transformers"` or `"big_vision"`.
             The last also truncates resized integer pixels to integers.
 
@@ -65,7 +66,7 @@ class Preprocessing:
     rounding: str = "timm"
 
     def __post_init__(self) -> None:
-        check_choice("resize", self.resize, ("squash", "crop", "none"))
+        check_choice("resize", self.resize, RESIZES)
         check_choice("interpolation", self.interpolation, INTERPOLATIONS)
         check_choice("rounding", self.rounding, ROUNDINGS)
         if not isinstance(self.antialias, bool):

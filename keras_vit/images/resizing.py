@@ -13,6 +13,8 @@ import numpy as np
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.config.position_tables import cubic, triangle
 
+RESIZES = ("squash", "crop", "squash_crop", "none")
+CUTS_CENTRE = ("crop", "squash_crop")
 INTERPOLATIONS = ("bilinear", "bicubic", "area")
 ROUNDINGS = ("timm", "transformers", "big_vision")
 _FLOAT_ERROR = 1e-3  # grey levels; it keeps 99.9999, which stands for 100, from being truncated to 99
@@ -78,7 +80,7 @@ def resize_matrix(old: Tensor, new: Tensor, kept: int, record: Any, ops: Any, ro
 
 
 def covering_size(old: Sequence[Tensor], record: Any, ops: Any) -> tuple[Tensor, ...]:
-    """Size that keeps the aspect of `old` (H, W) and covers `image_size / crop_fraction`.
+    """Size that keeps the aspect of `old` (H, W) and covers `image_size / crop_fraction`; that itself to squash.
 
     Rounding follows the record's library, so that no pixel shifts. The side to cover is floor(side / crop_fraction)
     (timm `transforms_factory.py`); big_vision rounds it. The other side is int(side * long / short) (torchvision
@@ -88,6 +90,8 @@ def covering_size(old: Sequence[Tensor], record: Any, ops: Any) -> tuple[Tensor,
     known = all(isinstance(side, int) for side in old)
     larger = max if known else ops.maximum
     height, width = sides_to_cover(record, record.image_size)
+    if record.resize == "squash_crop":
+        return height, width
     if record.rounding == "big_vision":
         return _size_by_factor(old, (height, width), np if known else ops, larger)
     divided = _round_divide if record.rounding == "timm" and height != width else _floor_divide
@@ -96,7 +100,7 @@ def covering_size(old: Sequence[Tensor], record: Any, ops: Any) -> tuple[Tensor,
 
 def sides_to_cover(record: Any, image_size: Pair) -> tuple[int, ...]:
     """`image_size / crop_fraction` in whole pixels, for a model that takes `image_size`."""
-    whole = round if record.rounding == "big_vision" else math.floor
+    whole = math.floor if record.rounding == "timm" else round  # the fraction of transformers is of two whole numbers
     return tuple(whole(side / record.crop_fraction) for side in image_size)
 
 
@@ -109,7 +113,7 @@ def least_size(record: Any) -> Pair | None:
         return None
     if not record.antialias and record.interpolation != "area":
         return None
-    height, width = sides_to_cover(record, record.image_size) if record.resize == "crop" else record.image_size
+    height, width = sides_to_cover(record, record.image_size) if record.resize in CUTS_CENTRE else record.image_size
     return 2 * height, 2 * width
 
 

@@ -185,6 +185,7 @@ def preprocessing_section(record: Mapping[str, Any], who: str = "`model.preproce
     ways = {
         "squash": "to that size, whatever the aspect",
         "crop": f"the aspect kept, the centre cut out: {record['crop_fraction']:g} of each side",
+        "squash_crop": f"whatever the aspect, the centre cut out: {record['crop_fraction']:g} of each side",
         "none": "never",
     }
     rows = [("height x width", size), ("resized", ways[record["resize"]])]

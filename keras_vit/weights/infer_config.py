@@ -7,6 +7,7 @@ from typing import Any
 from keras_vit.config.variants import ENCODERS
 from keras_vit.config.vit import RECORD_OF, SIZES, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.resizing import CUTS_CENTRE
 from keras_vit.weights.checkpoint import Checkpoint, check_layers, read_checkpoint
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.layout import PLAIN_PARTS
@@ -171,7 +172,7 @@ def _describe(preprocessing: Preprocessing | None) -> str:
     """As `"crop 0.875, bicubic, mean 0.485 0.456 0.406, std 0.229 0.224 0.225"`."""
     if preprocessing is None:
         return "none"
-    way = preprocessing.resize + (f" {preprocessing.crop_fraction:g}" if preprocessing.resize == "crop" else "")
+    way = preprocessing.resize + (f" {preprocessing.crop_fraction:g}" if preprocessing.resize in CUTS_CENTRE else "")
     mean, std = (" ".join(f"{value:g}" for value in values) for values in (preprocessing.mean, preprocessing.std))
     antialias = "" if preprocessing.antialias else " without antialias"
     return f"{way}, {preprocessing.interpolation}{antialias}, mean {mean}, std {std}"

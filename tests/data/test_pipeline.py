@@ -197,7 +197,7 @@ def test_mixed_labels_stay_distributions():
         ({"preprocessing": dataclasses.replace(GREY, image_size=None)}, ValueError, "one size"),
         ({"labels": "text"}, ValueError, "`labels`"),
         ({"batch_size": 0}, ValueError, "`batch_size`"),
-        ({"split": "test"}, ValueError, "`split`"),
+        ({"split": "test"}, ValueError, "must have the split 'test'"),
         ({"split": "train+training"}, ValueError, "once"),
         ({"split": None}, TypeError, "`split`"),
         ({"shard": (2, 2)}, ValueError, "`shard`"),

@@ -24,10 +24,12 @@ ALIKE = [
     ("huggingface", TALL, {"antialias": True, "interpolation": "bicubic"}),
     ("huggingface", SQUARE, CROP | TRANSFORMERS),
     ("huggingface", SQUARE, CROP | TRANSFORMERS | {"interpolation": "bilinear", "crop_fraction": 0.7}),
+    ("huggingface", SQUARE, CROP | TRANSFORMERS | {"resize": "squash_crop", "crop_fraction": 48 / 56}),
     ("timm", WIDE, {"antialias": True}),
     ("timm", WIDE, {"antialias": True, "crop_fraction": 0.9}),  # which "squash" has no use for
     ("timm", SQUARE, CROP | TIMM),
     ("timm", TALL, CROP | TIMM),
+    ("timm", TALL, CROP | TIMM | {"resize": "squash_crop"}),
     ("timm", WIDE, CROP | TIMM | {"interpolation": "bilinear"}),
 ]
 UNLIKE = [

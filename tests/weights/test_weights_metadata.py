@@ -241,6 +241,36 @@ def test_what_timms_json_says_and_is_not_understood_is_told(folder, config, line
     assert [line in told for told in model.load_report] == [True]
 
 
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+@pytest.mark.parametrize(
+    ("processor", "expected"),
+    [
+        (("DeiTImageProcessor", {"size": 36, "crop_size": 32}), ("squash_crop", 32 / 36, (0.5, 0.5, 0.5))),
+        (("BeitFeatureExtractor", {"size": 36, "crop_size": 32, "do_center_crop": True}), ("squash_crop", 32 / 36)),
+        (("CLIPImageProcessorFast", {"size": 36, "crop_size": 32}), ("crop", 32 / 36, CLIP_STD)),
+        (("BitImageProcessor", {"size": {"shortest_edge": 36}, "crop_size": 32}), ("crop", 32 / 36, CLIP_STD)),
+        (
+            ("CLIPImageProcessor", {"size": {"height": 36, "width": 36}, "crop_size": 32, "do_center_crop": None}),
+            ("squash_crop", 32 / 36, CLIP_STD),
+        ),
+        (("DINOv3ViTImageProcessor", {"size": 32}), ("squash", 1.0, (0.229, 0.224, 0.225))),
+    ],
+)
+def test_processor_that_is_silent_has_the_values_of_its_class(folder, processor, expected):
+    name, given = processor
+    word = "feature_extractor_type" if name.endswith("Extractor") else "image_processor_type"
+    found = read_checkpoint(folder("huggingface_vit", preprocessor_config={word: name, **given})).preprocessing
+    assert (found.resize, found.crop_fraction, found.std)[: len(expected)] == expected
+    assert found.image_size == (32, 32)
+
+
+def test_timms_squash_cuts_the_centre_out_below_a_fraction_of_one(folder):
+    config = timm(crop_mode="squash", crop_pct=0.9, interpolation="bicubic")
+    assert read_checkpoint(folder("timm_token", config=config)).preprocessing.resize == "squash_crop"
+
+
 def test_images_that_are_not_normalised_have_a_record(folder):
     said = read_checkpoint(folder("huggingface_vit", preprocessor_config=PROCESSOR | {"do_normalize": False}))
     assert (said.preprocessing.value_range, said.remarks) == ((0, 1), ())

@@ -6,6 +6,7 @@ landscape, portrait and square, of 120 x 180 to 854 x 1280 pixels. Both processo
 
 from keras_vit.annotations import Pair
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.resizing import CUTS_CENTRE
 from keras_vit.weights.families import FOLDERS, LAYOUTS
 
 DIFFERENCES_FILE = "PREPROCESSING.md"
@@ -23,7 +24,7 @@ def differences(layout: str, record: Preprocessing, image_size: Pair | None) -> 
     if record.resize == "none" or record.image_size is None:
         resizes = folder.always_resizes or record.resize != "none"
         return (f"It resizes to {image_size}, this model takes images as they are.",) if resizes else ()
-    crop = record.resize == "crop"
+    crop = record.resize in CUTS_CENTRE
     lines = []
     if record.interpolation == "area":
         lines.append(
@@ -39,7 +40,7 @@ def differences(layout: str, record: Preprocessing, image_size: Pair | None) -> 
             f"It rounds lengths by its own rules, this model by those of {record.rounding}: photos of some sizes are "
             "shifted by a pixel, which is 6 to 11 grey levels in the mean, up to 179. On others they agree."
         )
-    if crop and folder.has_single_side and image_size is not None and image_size[0] != image_size[1]:
+    if record.resize == "crop" and folder.has_single_side and image_size is not None and image_size[0] != image_size[1]:
         lines.append(
             "It knows one size for the shorter side of a photo, whatever its aspect. Where a rectangle needs less, it "
             "cuts out a smaller part: 11 to 31 grey levels in the mean, up to 249. On square photos they agree."

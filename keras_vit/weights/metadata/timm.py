@@ -12,6 +12,7 @@ from typing import Any
 
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing, is_wordnet_id
+from keras_vit.images.resizing import CUTS_CENTRE
 from keras_vit.weights.metadata.record import (
     GATES,
     USUAL_FIELDS,
@@ -166,13 +167,14 @@ def _timm_preprocessing(config: Any) -> Preprocessing | None:
     if mode not in _CROP_MODES:
         raise ValueError(f"`crop_mode` must be one that a record can hold.\nReceived: crop_mode {mode}")
     statistics: dict[str, Any] = {"mean": config.get("mean"), "std": config.get("std")}
+    fraction: Any = config.get("crop_pct", 1.0)
     return Preprocessing(
         image_size=tuple(size[1:]),
         **statistics,
         interpolation=config.get("interpolation", "bicubic"),
         antialias=True,
-        resize=_CROP_MODES[mode],
-        crop_fraction=config.get("crop_pct", 1.0),
+        resize="squash_crop" if mode == "squash" and fraction < 1 else _CROP_MODES[mode],
+        crop_fraction=fraction,
     )
 
 
@@ -711,8 +713,8 @@ def timm_config(facts: dict, record: Preprocessing, architecture: str, arguments
             "input_size": [facts["channels"], *facts["image_size"]],
             "fixed_input_size": True,
             "interpolation": nearest_filter(record),
-            "crop_pct": record.crop_fraction if record.resize == "crop" else 1.0,
-            "crop_mode": "squash" if record.resize == "squash" else "center",
+            "crop_pct": record.crop_fraction if record.resize in CUTS_CENTRE else 1.0,
+            "crop_mode": "squash" if record.resize.startswith("squash") else "center",
             "mean": list(record.mean),
             "std": list(record.std),
             "num_classes": facts["classes"],

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_vit.config.parts import QKV_BIASES
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.images.resizing import sides_to_cover
+from keras_vit.images.resizing import CUTS_CENTRE, sides_to_cover
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.metadata.record import (
     GATES,
@@ -102,7 +102,36 @@ def _drop_gate(config: dict, place: Path) -> dict:
     return {name: value for name, value in config.items() if name != "hidden_act"}
 
 
+_CLIP_PHOTOS = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "resample": 3,
+    "do_center_crop": True,
+    "size": {"shortest_edge": 224},
+    "crop_size": 224,
+}
+_IMAGENET_PHOTOS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+_PROCESSORS: dict[str, dict[str, Any]] = {  # what transformers takes where a file is silent; of others ViT's
+    "CLIP": _CLIP_PHOTOS,
+    "Bit": _CLIP_PHOTOS,
+    "DeiT": {"resample": 3, "do_center_crop": True, "size": 256, "crop_size": 224},
+    "Beit": {"resample": 3},
+    "Siglip": {"resample": 3},
+    "DINOv3ViT": _IMAGENET_PHOTOS,
+    "Sapiens2": _IMAGENET_PHOTOS,
+}
+_OF_SHORT_SIDE = ("CLIP", "Bit")  # a `size` of one number is that of the shorter side, of others both
+
+
+def _processor_kind(processor: dict) -> str:
+    """As `"CLIP"` of a `CLIPImageProcessorFast`."""
+    name = processor.get("image_processor_type") or processor.get("feature_extractor_type") or ""
+    return re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", str(name))
+
+
 def _transformers_preprocessing(processor: dict) -> Preprocessing:
+    given = {name: value for name, value in processor.items() if value is not None}
+    processor = _PROCESSORS.get(_processor_kind(processor), {}) | given
     _refuse_unless(processor.get("do_rescale", True) is True, processor, "do_rescale")
     _refuse_unless(abs(processor.get("rescale_factor", 1 / 255) * 255 - 1) < 1e-3, processor, "rescale_factor")
     _refuse_unless(processor.get("resample", 2) in PIL_FILTERS, processor, "resample")
@@ -118,7 +147,10 @@ def _transformers_preprocessing(processor: dict) -> Preprocessing:
 
 
 def _sizes(processor: dict) -> dict[str, Any]:
-    """`image_size`, `resize` and `crop_fraction`: a processor squashes, or resizes first and cuts out the centre."""
+    """`image_size`, `resize` and `crop_fraction`: a processor squashes, or resizes first and cuts out the centre.
+
+    It keeps the aspect where `size` is that of the shorter side.
+    """
     size: Any = parse_size(processor.get("size"))
     if not processor.get("do_center_crop"):
         whole = isinstance(processor.get("size"), dict) and "shortest_edge" in processor["size"]
@@ -130,7 +162,10 @@ def _sizes(processor: dict) -> dict[str, Any]:
     _refuse_unless(
         crop[0] * size[1] == crop[1] * size[0], processor, "crop_size"
     )  # covers another shape than it cuts out
-    return {"image_size": crop, "resize": "crop", "crop_fraction": crop[0] / size[0], "rounding": "transformers"}
+    given = processor["size"]
+    short = "shortest_edge" in given if isinstance(given, dict) else _processor_kind(processor) in _OF_SHORT_SIDE
+    resize = "crop" if short else "squash_crop"
+    return {"image_size": crop, "resize": resize, "crop_fraction": crop[0] / size[0], "rounding": "transformers"}
 
 
 def _refuse_unless(rule: bool, processor: dict, name: str) -> None:
@@ -370,8 +405,12 @@ def _transformers_processor(record: Preprocessing, image_size: tuple[int, int]) 
         "image_mean": list(record.mean),
         "image_std": list(record.std),
     }
-    if record.resize == "crop":
-        config["image_processor_type"] = "BitImageProcessor"
-        config["size"] = {"shortest_edge": max(sides_to_cover(record, image_size))}  # so that both sides are covered
+    if record.resize in CUTS_CENTRE:
+        covered = sides_to_cover(record, image_size)
+        squashes = record.resize == "squash_crop"
+        config["image_processor_type"] = "DeiTImageProcessor" if squashes else "BitImageProcessor"
+        config["size"] = dict(zip(("height", "width"), covered, strict=True))
+        if not squashes:
+            config["size"] = {"shortest_edge": max(covered)}  # so that both sides are covered
         config |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
     return config
