@@ -12,7 +12,7 @@ import numpy as np
 from keras_vit.checks import ArgumentError
 from keras_vit.exporting.report import ExportReport
 from keras_vit.model.copies import initialize_variables, uninitialized_variables
-from keras_vit.model.layer_access import layer_named, lora_layers
+from keras_vit.model.layer_access import lora_layers
 from keras_vit.model.precision import layer_dtypes
 from keras_vit.model.two_towers.text_tower import TextTransformer, build_text_graph, check_tokenizer
 from keras_vit.pages.cards import FACTS, USE, Card, facts_section, licence_words
@@ -64,14 +64,14 @@ def text_in_precision(model: TextTransformer, precision: str) -> TextTransformer
             f'a text tower with LoRA is exported in "float32".\nReceived: {model.name!r}, precision="{precision}".',
             parameters=("precision",),
         )
+    values = {variable.path: keras.ops.convert_to_numpy(variable.value) for variable in model.variables}
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     try:
         with uninitialized_variables():
-            copy = build_text_graph(model.config, layer_named(model, "projection") is not None, model.name)
+            copy = build_text_graph(model.config, "projection/kernel" in values, model.name)
     finally:
         keras.config.set_dtype_policy(before)
-    values = {variable.path: keras.ops.convert_to_numpy(variable.value) for variable in model.variables}
     initialize_variables({variable.path: variable for variable in copy.variables}, values)
     copy.tokenizer, copy.provenance = model.tokenizer, model.provenance
     copy.logit_scale, copy.logit_bias = model.logit_scale, model.logit_bias

@@ -180,7 +180,7 @@ def test_command_takes_a_checkpoint_and_says_which_weights_need_a_variant(seen, 
     keras_vit.save_checkpoint(seen["digit"][0], tmp_path / "tiny.npz")
     assert cli.main(["look", str(tmp_path / "tiny.npz"), photo, "--out", str(tmp_path / "tiny")]) == 0
     assert "2 blocks of 3 heads" in (tmp_path / "tiny" / "index.html").read_text()
-    assert cli.main(["look", "augreg-imagenet21k", photo, "--out", out]) == 1
+    assert cli.main(["look", "augreg-imagenet21k", photo, "--out", str(tmp_path / "other")]) == 1
     assert "Ti/16 --weights augreg-imagenet21k" in capsys.readouterr().err
 
 

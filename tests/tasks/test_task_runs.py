@@ -101,7 +101,8 @@ def test_command_line_evaluates_and_predicts(finished, run, tmp_path):
     assert lines[1].startswith("validation mean average precision" if task == "multi-label" else "validation R2")
     page = (tmp_path / "page" / "index.html").read_text()
     assert all(name in page for name in result.evaluation.class_names)
-    code, _, error = run("evaluate", result.out, "--real", tmp_path / "nofile.json")
+    (tmp_path / "real.json").write_text("[]")
+    code, _, error = run("evaluate", result.out, "--real", tmp_path / "real.json")
     assert code != 0
     assert f"Received: --real for a run of {task}" in error[0]
     code, _, error = run("predict", table, "--model", result.out, "--top", 3)
