@@ -55,7 +55,7 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
     if not found:
         passed.check()
     if len(classes) < 2 or not found:
-        raise _no_classes_error(path, classes, len(found))
+        raise _no_classes_error(path, classes, len(found), divided)
     passed.shards.clear()  # `others_below` finds these too
     for line in passed.notes():
         warnings.warn(line, UserWarning, stacklevel=2)
@@ -75,18 +75,23 @@ def _dead_link_reason(link: str) -> str:
     return f"a link that cannot be followed: {denied}" if denied else "a link to nothing"
 
 
-def _no_classes_error(path: Path, classes: Sequence[str], count: int) -> ValueError:
+def _no_classes_error(path: Path, classes: Sequence[str], count: int, divided: Mapping[str, Path]) -> ValueError:
     """What is in a folder without photos of two classes, and what to do.
 
     Args:
         path: of the folder.
         classes: names of the folders in it.
         count: of the photos in these.
+        divided: folders of splits.
     """
+    flat = {folder.name: n for folder in divided.values() if (n := len(loose_photos(folder)))}
     loose, lost = len(loose_photos(path)), dead_links_in(path)
     shards = {name: files[0].suffix for name in classes if (files := find_shards(path / name))}
     found = f"{len(classes)} class folder(s) {classes[:5]}, and {count} image file(s) in them"
     found += f"; {loose} image file(s) lie outside of these" if loose else ""
+    if flat:
+        named = " and ".join(map(printable, flat))
+        found += f"; {sum(flat.values()):,} image file(s) lie right in {named}, not in class folders there"
     found += f"; {printable(lost[0])} is a link to nothing" if lost else ""
     beside = sorted(entry.name for entry in entries_in(str(path), PassedOver()) if is_shard(entry.name))
     found += f"; {len(beside)} shard(s) lie next to these, as {printable(beside[0])}" if beside else ""
@@ -223,8 +228,15 @@ def _check_train(named: dict[str, list[Path]], path: Path) -> None:
     """
     splits = [folder for folders in named.values() for folder in folders]
     others = [folder for folder in folders_in(path) if folder not in splits and any(photos_below(folder))]
-    if splits and len(others) < 2 and all(_has_photos_in_folders(folder) for folder in splits):
+    are_flat = len(named) > 1 and not others and all(map(has_photos, splits))
+    if splits and len(others) < 2 and (are_flat or all(_has_photos_in_folders(folder) for folder in splits)):
         names = printable(" and ".join(folder.name for folder in splits))
+        if are_flat:
+            raise ValueError(
+                "folders of splits must have class folders in them, and `train` among them; they are no classes.\n"
+                f"Received: {str(path)!r} with photos right in {names}. Put the photos of each class into a folder of "
+                "its own."
+            )
         raise ValueError(
             "folders of splits must have `train` among them; without it they would count as classes.\n"
             f"Received: {str(path)!r} with {names}, each with folders of photos. To measure a model, pass one of "

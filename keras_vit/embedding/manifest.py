@@ -18,6 +18,7 @@ _KIND = "an embedding of photos, 1"
 _MOST_BYTES = 1 << 22
 _FORMS = ("parquet", "npz")
 _NUMBERS = ("photos", "part", "width", "threads", "batch_size")
+_TEXTS = ("photos_sha256", "outputs", "model", "model_sha256", "engine", "preprocessing_sha256", "software")
 _MOST = 10**11  # photos whose list a job reads: 16 GiB of lines
 _OPTIONS = {"outputs": "--outputs", "engine": "--engine", "precision": "--precision", "threads": "--threads"}
 _OPTIONS |= {"batch_size": "--batch-size", "part": "--part", "form": "--format"}
@@ -139,13 +140,7 @@ def read_manifest(folder: Path) -> Manifest:
         facts = json_object(path, _MOST_BYTES)
         if facts.pop("keras_vit_embedding", None) != _KIND:
             raise ValueError("the file must be one of `keras-vit embed`.\nReceived: something else")
-        found = Manifest(**facts)
-        for name in _NUMBERS:
-            if check_int(name, getattr(found, name), 1) > _MOST:
-                raise ValueError(f"`{name}` must be at most {_MOST:,}.\nReceived: {getattr(found, name)}")
-        if found.form not in _FORMS:
-            raise ValueError(f"`form` must be {' or '.join(_FORMS)}.\nReceived: {found.form!r}")
-        return found
+        return _from_facts(facts)
     except (ValueError, TypeError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ArgumentError(
@@ -153,6 +148,28 @@ def read_manifest(folder: Path) -> Manifest:
             f"Received: {printable(path)}: {reason}. Move it away, or choose another folder.",
             parameters=("out",),
         ) from None
+
+
+def _from_facts(facts: dict[str, Any]) -> Manifest:
+    """A manifest whose fields are there and of their types."""
+    known = {field.name: field.default for field in dataclasses.fields(Manifest)}
+    for name, default in known.items():
+        if name not in facts and default is dataclasses.MISSING:
+            raise ValueError(f"`{name}` must be there.\nReceived: a manifest without it")
+    if unknown := sorted(facts.keys() - known.keys()):
+        raise ValueError(f"fields must be those of this version.\nReceived: {unknown[0]!r}")
+    found = Manifest(**facts)
+    for name in _TEXTS:
+        if not isinstance(getattr(found, name), str):
+            raise ValueError(f"`{name}` must be a text.\nReceived: {getattr(found, name)!r}")
+    if not isinstance(found.preprocessing, dict):
+        raise ValueError(f"`preprocessing` must be an object.\nReceived: {found.preprocessing!r}")
+    for name in _NUMBERS:
+        if check_int(name, getattr(found, name), 1) > _MOST:
+            raise ValueError(f"`{name}` must be at most {_MOST:,}.\nReceived: {getattr(found, name)}")
+    if found.form not in _FORMS:
+        raise ValueError(f"`form` must be {' or '.join(_FORMS)}.\nReceived: {found.form!r}")
+    return found
 
 
 def files_sha256(paths: list[Path]) -> str:

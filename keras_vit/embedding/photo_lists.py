@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.files import access_error, atomic_write, expand_path, open_regular
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation
-from keras_vit.images.photo_files import HEIC, JOB_LIST, READABLE, PassedOver, is_photo, is_shard, photos_below
+from keras_vit.images.photo_files import HEIC, JOB_LIST, READ_AT_FIRST, PassedOver, is_photo, is_shard, photos_below
 from keras_vit.images.photo_tables import open_table
 from keras_vit.pages.formatting import plural, printable
 
@@ -127,7 +127,7 @@ def of_read_kind(entry: Entry) -> bool:
     """Whether a photo is of a kind that is read, by its name; earlier versions listed those alone."""
     from keras_vit.images.pillow_formats import missing_package
 
-    kinds = READABLE if missing_package("HEIC") else (*READABLE, *HEIC)
+    kinds = READ_AT_FIRST if missing_package("HEIC") else (*READ_AT_FIRST, *HEIC)
     return not isinstance(entry, str) or is_photo(os.path.basename(entry), (*kinds, ""))
 
 
@@ -206,9 +206,13 @@ def _table_paths(path: Path) -> list[Entry]:
             found = sorted((row["path"] or "").strip() for _, row in table.rows())
     except ValueError as error:
         raise with_parameters(error, "photos") from None
-    twice = next((one for one, other in itertools.pairwise(found) if one == other), None)
-    if twice is not None or "" in found:
-        wrong = f"{twice!r} twice" if twice else "a row without a path"
+    # One photo in several spellings, as `./a.jpg` and its absolute path, is one as well.
+    places = sorted((os.path.normpath(os.path.abspath(path.parent / name)), name) for name in found if name)
+    twice = next(((one, other) for (place, one), (at, other) in itertools.pairwise(places) if place == at), None)
+    if twice or "" in found:
+        one, other = twice or ("", "")
+        wrong = f"{one!r} twice" if one == other else f"{one!r} and {other!r}, which are one photo"
+        wrong = wrong if twice else "a row without a path"
         raise ArgumentError(
             f"each row of a table must name a photo of its own.\nReceived: {str(path)!r} with {wrong}.",
             parameters=("photos",),

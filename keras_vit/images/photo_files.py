@@ -18,7 +18,8 @@ from keras_vit.checks import did_you_mean
 from keras_vit.files import FileKindError, open_regular
 from keras_vit.pages.formatting import plural, printable
 
-READABLE = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp")
+READ_AT_FIRST = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp")  # also by earlier versions
+READABLE = (*READ_AT_FIRST, ".pjpeg", ".pjp", ".mpo", ".apng")
 HEIC = (".heic", ".heif", ".hif")  # where their plugin is installed
 # Images of other kinds are named and left out, since their owner expects them to count.
 # Raw photos and others, known by their suffix alone: raw ones begin as a TIFF or a video does.
@@ -34,8 +35,17 @@ _SHARD_KINDS = {"tar": "tar", "tfrecord": "tfrecord", "tfrecords": "tfrecord", "
 _SHARD_KINDS |= {"parquet": "parquet", "array_record": "array_record", "arrayrecord": "array_record"}
 _SHARD = re.compile(rf"\.({'|'.join(_SHARD_KINDS)})(-\d+-of-\d+)?$", re.IGNORECASE)
 _PACKED = re.compile(r"\.(tar\.(gz|bz2|xz|zst)|tgz|tfrecords?\.gz)$", re.IGNORECASE)
+# A photo that was downloaded, copied or edited: `x.jpg?width=300`, `x.jpg_large`, `x.jpg.1` and `x.png~`.
+_LIKE_A_PHOTO = re.compile(r"\.(jpe?g|png|webp|bmp|gif|tiff?|heic|heif|avif)[^a-z]", re.IGNORECASE)
 _BEGINNINGS = rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP"  # of JPEG, PNG and WebP
 _LONGEST_BEGINNING = 12
+# Files that usually lie among photos: labels, notes and what systems and programs keep.
+_SIDE_FILES = (
+    ".bak .cfg .cls .css .csv .dat .db .doc .docx .env .h5 .html .htm .ini .ipynb .js .json .jsonl .keras .lnk .log "
+    ".lst .mat .md .npy .npz .pdf .pkl .pt .py .pyc .rst .rtf .sh .sqlite .toml .tsv .txt .url .xls .xlsx .xml .xmp "
+    ".yaml .yml"
+)
+SIDE_FILES = frozenset(_SIDE_FILES.split())
 # Of Synology and QNAP, of Windows, of Linux and of macOS, in lower case.
 _SYSTEM = {"@eadir", "@tmp", "@recycle", "@recently-snapshot", "@__thumb", "#recycle", "#snapshot"}
 _SYSTEM |= {"$recycle.bin", "system volume information", "lost+found", "network trash folder", "temporary items"}
@@ -53,11 +63,13 @@ class PassedOver:
         unreadable: paths of folders that cannot be listed, and the reasons.
         repeated: links to folders, and what these are: one that was walked already, or one above the link.
         shards: paths of files that are no photo and hold many, as tars.
+        others: paths of files with the suffix of no photo, as `x.jpg.1`, without those of usual side files.
     """
 
     unreadable: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     repeated: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     shards: list[str] = dataclasses.field(default_factory=list)
+    others: list[str] = dataclasses.field(default_factory=list)
 
     def check(self) -> None:
         """Raises a `ValueError` that names the folders that cannot be listed, if there are any."""
@@ -74,6 +86,9 @@ class PassedOver:
         if self.shards:
             first = printable(min(self.shards))
             lines.append(f"{plural(len(self.shards), 'shard')} not read, as photos lie in folders here: {first}")
+        if self.others:
+            count, first = plural(len(self.others), "file"), printable(min(self.others))
+            lines.append(f"{count} with the suffix of no photo not read: {first}. Rename what are photos")
         return lines
 
 
@@ -136,6 +151,16 @@ def is_photo(name: str, suffixes: Collection[str] = SUFFIXES) -> bool:
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes
 
 
+def is_like_a_photo(name: str) -> bool:
+    """Whether a file whose suffix is that of no photo may be one by the rest of its name, as `x.jpg.1`."""
+    return _LIKE_A_PHOTO.search(name) is not None and not _is_side_file(name)
+
+
+def _is_side_file(name: str) -> bool:
+    suffix = os.path.splitext(name)[1].lower()
+    return name.startswith(".") or not suffix or suffix in SIDE_FILES
+
+
 def _is_photo_file(entry: os.DirEntry, suffixes: Collection[str] = SUFFIXES) -> bool:
     """Whether what is no folder counts as a photo: by its name, or by its first bytes if that has no suffix."""
     if entry.name.startswith(".") or is_photo(entry.name, suffixes):
@@ -171,6 +196,8 @@ def photos_below(
                 passed.shards.append(entry.path)
             elif _is_photo_file(entry, suffixes):
                 yield Path(place, entry.name)
+            elif not is_job and not is_shard(entry.name) and not _is_side_file(entry.name):
+                passed.others.append(entry.path)
 
 
 def _walk(top: str, passed: PassedOver, others: bool = False) -> Iterator[tuple[str, list[os.DirEntry]]]:

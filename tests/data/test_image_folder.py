@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import warnings
 
@@ -225,19 +226,28 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     for name in ("._0.jpeg", ".DS_Store", "Thumbs.db", "desktop.ini"):
         (root / "ash" / name).write_bytes(b"x")
     (root / "loose.JPG").write_bytes(encoded(picture()))
+    for name in ("w.jpg?width=300", "w.jpg.1", "w.jpg_large", "w.png~", "w.part", "w.jpg.json"):  # the last is no photo
+        (root / "ash" / name).touch()
     for name in ("more.tar", "vectors/photos.jsonl", "vectors/part-00000.parquet"):  # the last is of `embed`
         (root / "birch" / name).parent.mkdir(exist_ok=True)
         (root / "birch" / name).touch()
-    with pytest.warns(UserWarning, match=r"class folders \(1, as .*loose.JPG\); shards \(1, as .*birch/more.tar\)"):
+    line = f"5 files with the suffix of no photo not read: {root}/ash/w.jpg.1. Rename what are photos"
+    with (
+        pytest.warns(UserWarning, match=re.escape(line)),
+        pytest.warns(UserWarning, match=r"class folders \(1, as .*loose.JPG\); shards \(1, as .*birch/more.tar\)"),
+    ):
         source = open_source(root)
     assert source.class_names == ("ash", "birch", "cedar")
     assert sum(source.sizes.values()) == 15
     assert len(list_photos(root).entries) == 16
-    assert list_photos(root).notes == [f"1 shard not read, as photos lie in folders here: {root}/birch/more.tar"]
+    assert list_photos(root).notes == [
+        f"1 shard not read, as photos lie in folders here: {root}/birch/more.tar",
+        line,
+    ]
     kinds = source.describe()["ignored_kinds"]
     assert kinds["photos in @eaDir"] == 2
     assert kinds["photos outside of the class folders"] == 1
-    assert kinds["other files"] == 6
+    assert kinds["other files"] == 12
     assert list(kinds) == sorted(kinds, key=lambda kind: (-kinds[kind], kind))  # not as the disk has them
 
 
@@ -364,6 +374,14 @@ def test_splits_without_train_are_no_classes(tmp_path, names):
     for number, name in enumerate(("bus", "car")):  # among classes they are some
         write_photos(tmp_path, classes=(name,), seed=7 + number)
     assert len(open_source(tmp_path).class_names) == len(names) + 2
+    if len(names) < 2:
+        return
+    write_photos(tmp_path / "flat", classes=("val", "test"))
+    with pytest.raises(ValueError, match=r"class folders in them(?s:.*)photos right in .*Put the photos of each class"):
+        open_source(tmp_path / "flat")
+    (tmp_path / "flat" / "val").rename(tmp_path / "flat" / "train")
+    with pytest.raises(ValueError, match=r"10 image file\(s\) lie right in train and test, not in class folders"):
+        open_source(tmp_path / "flat")
 
 
 def test_folders_of_equal_folders_are_warned_of_as_splits(tmp_path):

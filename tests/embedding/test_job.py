@@ -151,10 +151,13 @@ def test_parts_that_are_pipes_or_inflate_and_numbers_of_a_manifest_are_refused_a
     with pytest.raises(ValueError, match="rows 0 to 3, which is compressed"):
         read_part(job, manifest, 0)
     facts = json.loads((job / "manifest.json").read_text())
-    for change in ({"photos": 10**12}, {"photos": -1}, {"part": 0}, {"width": "4"}, {"form": "../x"}):
+    for change in ({"photos": 10**12}, {"photos": -1}, {"part": 0}, {"width": "4"}, {"form": "../x"}, {"model": 5}):
         (job / "manifest.json").write_text(json.dumps(facts | change))
         with pytest.raises(ValueError, match=f"manifest as it was written.*\\n.*`{next(iter(change))}` must be"):
             read_manifest(job)
+    (job / "manifest.json").write_text(json.dumps({name: facts[name] for name in facts if name != "photos"}))
+    with pytest.raises(ValueError, match=r"`photos` must be there\. Received: a manifest without it"):
+        read_manifest(job)
     (job / "manifest.json").write_text(json.dumps(facts | {"photos": 61}))
     code, _, errors = run("embed", "--out", job, "--check")
     assert (code, "photos.jsonl, which differs from the manifest" in errors[-1]) == (1, True)
@@ -335,6 +338,11 @@ def test_what_cannot_be_embedded_is_reported(engine, tmp_path, run, monkeypatch)
         code, _, errors = run("embed", tmp_path / photos, "--model", engine, "--out", out)
         assert (code, words in errors[-1]) == (1, True), errors
     assert "'a.jpg' twice" in run("embed", tmp_path / "twice.csv", "--model", engine, "--out", out)[2][-1]
+    (tmp_path / "twice.csv").write_text(f"path\nx/../a.jpg\n{tmp_path / 'a.jpg'}\n")
+    assert (
+        "a.jpg' and 'x/../a.jpg', which are one photo"
+        in run("embed", tmp_path / "twice.csv", "--model", engine, "--out", out)[2][-1]
+    )
     (tmp_path / "link").symlink_to("gone")
     os.mkfifo(tmp_path / "pipe.csv")
     assert "`--out` must be a folder" in run("embed", photos, "--model", engine, "--out", tmp_path / "link")[2][-1]

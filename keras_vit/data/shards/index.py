@@ -27,7 +27,7 @@ from keras_vit.images.photo_files import shard_kind
 from keras_vit.pages.formatting import printable
 
 NAME = ".keras_vit_index.npz"
-_FORMAT = 2  # version of the file; another one makes it anew, as one in which photos of a tar may be missing
+_FORMAT = 3  # version of the file; another one makes it anew, as one in which photos of a tar may be missing
 _ENDS = 4096  # bytes at the begin and the end of a shard, in its stamp
 CHECK_BYTES = 17  # bytes that are kept of the check of a photo
 _OWN = ("schema", "class_names", "copied")  # facts about a shard

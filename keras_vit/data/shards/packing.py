@@ -21,6 +21,7 @@ from keras_vit.data.splits import FileSplit
 from keras_vit.files import PREFIX, check_new_dir, expand_path, flush, flush_folder, lock_dir, unlock
 from keras_vit.images.byte_ranges import ByteRange, photo_bytes
 from keras_vit.images.headers import PNG_START
+from keras_vit.images.photo_files import is_within
 from keras_vit.images.pillow_formats import pillow_format
 
 _AT_ONCE = 2**25  # bytes of photos in a group of rows
@@ -223,8 +224,8 @@ def pack(
         The paths of the shards.
 
     Raises:
-        ValueError: for a folder that is not empty or being packed into, data of tensorflow-datasets, and as
-            `open_source`.
+        ValueError: for a folder that is not empty, in the data or being packed into, data of tensorflow-datasets, and
+            as `open_source`.
         OSError: if the disk is full or a photo is gone; nothing is left of the shards then.
         ImportError: without the package for the format.
     """
@@ -232,6 +233,7 @@ def pack(
     check_shard_bytes(shard_bytes)
     out = Path(os.path.abspath(expand_path(out)))
     check_new_dir(out)
+    _check_outside(out, data)
     source = open_source(data, seed=seed, on_bad_image=on_bad_image)
     _check_photos(source)
     staging = out.with_name(f"{PREFIX}pack-{out.name}")
@@ -256,6 +258,17 @@ def pack(
     finally:
         unlock(lock)
     return tuple(out / name for name in names)
+
+
+def _check_outside(out: Path, data: Data) -> None:
+    """Refuses a folder in that of the photos, whose shards a reader of the data would find."""
+    if not isinstance(data, (str, os.PathLike)) or not os.path.isdir(top := expand_path(data)):
+        return
+    if is_within(os.path.realpath(out), os.path.realpath(top)):
+        raise ValueError(
+            "shards must lie outside of the data, or they would count as a part of it.\n"
+            f"Received: {str(out)!r}, in {str(top)!r}. Choose another place."
+        )
 
 
 def _check_photos(source: Source) -> None:

@@ -6,12 +6,15 @@ those of POSIX.1-2001 (pax), ustar and GNU tar.
 
 import json
 import os
+import posixpath
+import warnings
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from keras_vit.data.shards.rows import Row, Rows, ShardError, is_number, label_in, label_text
 from keras_vit.files import open_regular
-from keras_vit.images.photo_files import SUFFIXES, is_photo, is_system
+from keras_vit.images.photo_files import SUFFIXES, is_like_a_photo, is_photo, is_system
+from keras_vit.pages.formatting import plural, printable
 
 _BLOCK = 512  # bytes, of which a tar consists
 _EMPTY = bytes(_BLOCK)
@@ -35,7 +38,7 @@ def read_rows(path: str) -> Rows:
     photos: dict[str, tuple[str, int, int]] = {}
     labels: dict[str, dict[str, str | None]] = {}
     dotted: dict[str, str] = {}
-    with_dots = set()
+    with_dots, unread = set(), []
     with open_regular(path) as file:
         for name, (offset, size) in _find_members(path, file):
             key, kind = member_key(name)
@@ -54,7 +57,12 @@ def read_rows(path: str) -> Rows:
                 dotted[name] = key
             elif kind.endswith(".cls"):
                 with_dots.add(os.path.splitext(name)[0])
+            elif is_like_a_photo(os.path.basename(name)) and kind:
+                unread.append(name)
     _check_dots(path, [name for name in dotted if dotted[name] not in photos or os.path.splitext(name)[0] in with_dots])
+    if unread:
+        lost = f"{plural(len(unread), 'member')} with the suffix of no photo not read, as {printable(unread[0])}"
+        warnings.warn(f"{printable(path)}: {lost}.", UserWarning, stacklevel=2)
     alone = next((key for key, found in labels.items() if ".cls" in found and key not in photos), None)
     if alone is not None:
         raise ShardError("every label of a tar must have its photo", path, f"member {alone + '.cls'!r} alone")
@@ -85,10 +93,13 @@ def _check_dots(path: str, lost: list[str]) -> None:
 
 
 def member_key(name: str) -> tuple[str, str]:
-    """The key of a member and its suffix in lower case; no suffix for those of hidden and system folders."""
-    folder, slash, last = name.rpartition("/")
+    """The key of a member and its suffix in lower case; no suffix for those of hidden and system folders.
+
+    `./00.png`, which `tar cf x.tar -C folder .` writes, and `00.png` have one key.
+    """
+    folder, slash, last = posixpath.normpath(name).rpartition("/")
     stem, dot, suffix = last.partition(".")
-    is_left_out = not stem or any(is_system(part) for part in folder.removeprefix("./").split("/") if part)
+    is_left_out = not stem or any(is_system(part) for part in folder.split("/") if part not in ("", ".."))
     return folder + slash + stem, "" if is_left_out else (dot + suffix).lower()
 
 

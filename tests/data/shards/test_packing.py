@@ -165,6 +165,8 @@ def test_nothing_is_left_of_what_cannot_be_written(folder, source, tmp_path, mon
         pack(tmp_path / "odd", tmp_path / "new", on_bad_image="raise")
     with pytest.raises(ValueError, match="new or empty"):
         pack(source, tmp_path)
+    with pytest.raises(ValueError, match="outside of the data"):
+        pack(tmp_path / "odd", tmp_path / "odd" / "shards")
     with pytest.raises(ValueError, match="at least 1,024"):
         pack(source, tmp_path / "new", shard_bytes=7)
     before = sorted(tmp_path.iterdir())
