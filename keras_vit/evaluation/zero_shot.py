@@ -44,10 +44,11 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
     check_number("alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ArgumentError(f"`alpha` must be in [0, 1].\nReceived: alpha={alpha}.", parameters=("alpha",))
-    names = [getattr(each, "class_names", None) for each in (zero_shot, finetuned)]
+    names: list[Any] = [getattr(each, "class_names", None) for each in (zero_shot, finetuned)]
     if None not in names:
+        first_names, second_names = ([name.replace("_", " ").casefold() for name in each] for each in names)
         try:
-            check_same_order(*([name.replace("_", " ").casefold() for name in each] for each in names), "zero_shot")
+            check_same_order(first_names, second_names, "zero_shot")
         except ArgumentError as error:
             raise ArgumentError(
                 "both classifiers must have their classes in the same order.\n"

@@ -29,7 +29,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     (folder / _OWN).write_text(json.dumps({"kind": tokenizer.pieces.kind, **tokenizer.get_config()}, indent=2))
 
 
-def _own_tokenizer(folder: Path, given: Mapping[str, Any]) -> Tokenizer | None:
+def _own_tokenizer(folder: Path, given: dict[str, Any]) -> Tokenizer | None:
     """The tokenizer of a folder that `write_tokenizer` has written."""
     facts = read_json_object(folder / _OWN)
     if facts is None:
