@@ -41,15 +41,16 @@ class Stored:
 class Tensor:
     """A view of stored numbers, as the pickle has it."""
 
-    def __init__(self, stored, shape=None, strides=None, offset=0):
-        self.stored, self.offset = stored, offset
+    def __init__(self, stored, shape=None, strides=None, offset=0, **bits):
+        self.stored, self.offset, self.bits = stored, offset, bits
         self.shape = stored.array.shape if shape is None else shape
         whole = [s // stored.array.itemsize for s in stored.array.strides]
         self.strides = tuple(whole if strides is None else strides)
 
     def __reduce__(self):
         rebuild = MODULES["torch._utils"]._rebuild_tensor_v2
-        return rebuild, (self.stored, self.offset, self.shape, self.strides, False, collections.OrderedDict())
+        others = (False, collections.OrderedDict(), *([self.bits] if self.bits else []))
+        return rebuild, (self.stored, self.offset, self.shape, self.strides, *others)
 
 
 class Call:

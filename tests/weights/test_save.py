@@ -241,6 +241,10 @@ def test_labels_stand_in_the_json_of_a_folder(tmp_path):
     config = json.loads((path.parent / "config.json").read_text("utf-8"))
     assert config["id2label"] == dict(zip("0123456", NAMES, strict=True))
     assert config["label2id"] == {name: k for k, name in enumerate(NAMES)}
+    (path.parent / "config.json").write_text(
+        json.dumps(config | {"id2label": dict(zip("1234567", NAMES, strict=True))})
+    )
+    assert [line for line in read_checkpoint(path).remarks if "id2label of config.json not understood" in line]
     path = save_checkpoint(make_tiny(activation="gelu"), tmp_path / "b", "timm", labels=tuple(NAMES))
     assert json.loads((path.parent / "config.json").read_text("utf-8"))["label_names"] == NAMES
 

@@ -132,6 +132,7 @@ def test_pickles_that_grow_are_refused(path):
         (Tensor(A, (3, 5), (3, 1)), "overlap"),
         (Tensor(A, (3, 5), (5,)), "axes"),
         (Tensor(A, (1.0, 15), (15, 1)), "damaged"),
+        *((Tensor(A, **{bit: True}), f"bit '{bit}'(.|\n)*resolve_conj") for bit in ("neg", "conj")),
     ],
 )
 def test_view_that_leaves_its_storage_or_overlaps_itself_is_refused(path, tensor, said):

@@ -38,11 +38,25 @@ IDS = ["n02391049", "n02437136"]
         ({"id2label": {"0": "LABEL_1", "1": "LABEL_0"}}, ("LABEL_1", "LABEL_0")),
         ({"id2label": {"0": "zebra", "2": "okapi"}}, None),
         ({"id2label": {"0": "zebra", "1": 3}}, None),
-        ({"id2label": ["zebra"] * 2}, ("zebra", "zebra")),  # as "crane" is two classes of ImageNet
+        ({"id2label": {"1": "zebra", "2": "okapi"}}, None),
+        ({"id2label": {"0": "zebra", "1": None}, "label2id": {"zebra": 0}}, None),
+        ({"label2id": {"okapi": 1, "zebra": "0"}}, ("zebra", "okapi")),
+        ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"okapi": 1, "zebra": 0}}, ("zebra", "okapi")),
+        ({"label2id": {"okapi": 1, "zebra": 1}}, None),
+        ({"id2label": ["zebra", "okapi"], "label2id": {"LABEL_0": 0}}, ("zebra", "okapi")),
+        ({"id2label": ["zebra", "okapi"], "label2id": {"zebra": 1, "okapi": 0}}, ("zebra", "okapi")),
+        ({"id2label": ["zebra"], "vision_config": {}}, ("zebra",)),
+        ({"id2label": ["zebra"] * 2, "label2id": {"zebra": 1}}, ("zebra", "zebra")),  # as ImageNet's "crane"
         ({"architecture": "x", "label_names": ["zebra", "okapi"]}, ("zebra", "okapi")),
         ({"architecture": "x", "label_names": {"0": "zebra", "1": "okapi"}}, ("zebra", "okapi")),
         ({"architecture": "x", "pretrained_cfg": {"label_names": ["zebra", "okapi"]}}, ("zebra", "okapi")),
         ({"architecture": "x", "label_names": 3}, None),
+        ({"architecture": "x", "label_names": "abc"}, None),
+        ({"architecture": "x", "label_descriptions": {"zebra": "stripes"}}, None),
+        (
+            {"architecture": "x", "label_names": ["zebra"], "pretrained_cfg": {"label_names": ["okapi"]}},
+            ("zebra",),
+        ),
         (
             {"architecture": "x", "label_names": IDS, "label_descriptions": {IDS[0]: "zebra", IDS[1]: "oryx"}},
             (f"{IDS[0]} zebra", f"{IDS[1]} oryx"),
@@ -55,7 +69,8 @@ def test_class_names_of_the_json_are_read(tmp_path, config, names):
     found = read(config, tmp_path)
     assert found.class_names == names
     is_not_understood = names is None and "LABEL_0" not in str(config)
-    assert any("label" in line for line in found.remarks) == is_not_understood
+    contradicts = {"label_names", "pretrained_cfg"} <= {*config} or config.get("label2id") == {"zebra": 1, "okapi": 0}
+    assert any("label" in line for line in found.remarks) == (is_not_understood or contradicts)
 
 
 @pytest.fixture
@@ -165,9 +180,18 @@ def test_tower_of_openclip_that_is_not_computed_here_is_refused(vision, said):
         read_open_clip({"model_cfg": {"vision_cfg": vision}}, Path("x"))
 
 
-def test_a_pooling_that_timm_alone_computes_is_refused(folder):
-    with pytest.raises(CheckpointError, match=r"pooling(.|\n)*'avgmax'"):
-        read_checkpoint(folder("timm_token", config=timm({"global_pool": "avgmax"})))
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (timm({"global_pool": "avgmax"}), r"pooling(.|\n)*'avgmax'"),
+        (timm() | {"num_classes": 7}, "classes 7, and"),
+        (timm() | {"num_classes": 0}, "classes 0, and"),
+        (timm({"num_classes": 5}) | {"num_classes": 7}, "num_classes 7, and 5 in model_args"),
+    ],
+)
+def test_a_pooling_or_a_head_that_timm_alone_computes_is_refused(folder, config, said):
+    with pytest.raises(CheckpointError, match=said):
+        read_checkpoint(folder("timm_token", config=config))
 
 
 def test_a_class_token_that_is_said_and_is_not_there_is_refused(folder):
@@ -209,6 +233,7 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
         ({"config": {"image_size": 10**400}}, "image_size of config.json not understood (1000"),
         ({"config": '{"hidden_size": ' + "9" * 5000 + "}"}, "config.json not understood (Exceeds the limit"),
         ({"config": {"image_size": [32]}}, "image_size of config.json not understood (size [32])"),
+        ({"preprocessor_config": PROCESSOR | {"do_pad": True}}, "do_pad of preprocessor_config.json not understood"),
         *(
             (
                 {"preprocessor_config": PROCESSOR | said},
@@ -329,6 +354,15 @@ def test_epsilons_of_1e_6_and_1e_12_are_one(tmp_path):
     keras_vit.save_checkpoint(make_tiny(), tmp_path / "x.npz")
     config = tiny_config(layer_norm_epsilon=1e-12)
     assert keras_vit.build(config, weights=tmp_path / "x.npz", strict=True).load_report == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [("aimv2_vision_model", "rms"), ("sapiens2", "rms"), ("internvl_vision", "layer"), ("vit", "layer")],
+)
+def test_epsilon_is_that_of_the_word_which_transformers_reads_for_the_family(kind, word):
+    config = {"model_type": kind, "layer_norm_eps": 0.1, "rms_norm_eps": 0.1, f"{word}_norm_eps": 1e-5}
+    assert read_transformers(config, {}, Path("x")).fields["layer_norm_epsilon"] == 1e-5
 
 
 def test_a_sincos_file_that_is_loaded_as_a_learned_table_is_told(tmp_path):

@@ -22,8 +22,8 @@ from keras_vit.weights.infer_fields import infer_fields
 from keras_vit.weights.metadata.open_clip import NAME as OPEN_CLIP
 from keras_vit.weights.metadata.open_clip import read_open_clip
 from keras_vit.weights.metadata.record import Metadata, Reading, check_object, parse_activation, parse_size
-from keras_vit.weights.metadata.timm import read_timm
-from keras_vit.weights.metadata.transformers import read_transformers
+from keras_vit.weights.metadata.timm import read_label_names, read_timm
+from keras_vit.weights.metadata.transformers import read_names, read_transformers
 from keras_vit.weights.read import TensorFile
 from keras_vit.weights.read.sharded import ShardedFile
 
@@ -69,7 +69,8 @@ def _with_folder_names(noted: Metadata, path: Path) -> Metadata:
     """The metadata of a note, with the class names of the folder that it is in, which holds them in its JSON."""
     config, _ = _json(path.parent / "config.json") if path.name == "model.safetensors" else ({}, [])
     reading = Reading("config.json")
-    names = reading.class_names("names of classes", lambda: config.get("id2label", config.get("label_names")))
+    names = read_names(config, reading) if {"id2label", "label2id"} & set(config) else read_label_names(config, reading)
+    noted = dataclasses.replace(noted, remarks=(*noted.remarks, *reading.remarks))
     return noted if names is None else dataclasses.replace(noted, class_names=names)
 
 

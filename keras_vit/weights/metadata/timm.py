@@ -82,10 +82,10 @@ def read_timm(config: dict, folder: Path) -> Metadata:
         | size_fields(arguments, place, **_TIMM_SIZES)
         | conflicting_fields(architecture, arguments)
         | _gate_fields(_act_layer(architecture, arguments), layouts)
-        | _class_fields(arguments.get("num_classes", config.get("num_classes"))),
+        | _class_fields(arguments.get("num_classes"), config.get("num_classes"), place),
         image_size=reading.part("img_size", lambda: _table_size(architecture, arguments)),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
-        class_names=reading.class_names("label_names", lambda: _label_names(config)),
+        class_names=read_label_names(config, reading),
         remarks=tuple(reading.remarks),
     )
 
@@ -111,13 +111,27 @@ def _gate_fields(word: Any, layouts: tuple[str, ...]) -> dict[str, bool]:
     return {"gated_mlp": word in GATES} if word in GATES or (word is not None and layouts == _VIT) else {}
 
 
-def _label_names(config: dict) -> Any:
+def read_label_names(config: dict, reading: Reading) -> tuple[str, ...] | None:
+    """The class names of a timm folder, with a remark on those that are set aside.
+
+    Args:
+        config: of config.json.
+        reading: of that file, which gets the remark.
+    """
+    inner = config.get("pretrained_cfg")
+    first, second = config.get("label_names"), inner.get("label_names") if isinstance(inner, dict) else None
+    if None not in (first, second) and first != second:  # timm too puts the first one over the second
+        reading.remarks.append(f"set aside class names: label_names of pretrained_cfg, unlike those of {reading.place}")
+    stored = inner if first is None and isinstance(inner, dict) and second is not None else config
+    return reading.class_names("label_names", lambda: _label_names(stored))
+
+
+def _label_names(stored: dict) -> Any:
     """`label_names`; ids of WordNet with what `label_descriptions` says of each, as `"n02391049 zebra"`."""
-    stored = config if "label_names" in config else config.get("pretrained_cfg")
-    if not isinstance(stored, dict):
-        return None
     names, texts = stored.get("label_names"), stored.get("label_descriptions")
-    if names is None or not isinstance(texts, dict):
+    if names is None and texts:
+        raise ValueError("`label_descriptions` need `label_names`.\nReceived: label_descriptions without label_names.")
+    if not isinstance(names, (dict, list)) or not isinstance(texts, dict):
         return names
 
     def named(name: Any) -> Any:
@@ -127,8 +141,15 @@ def _label_names(config: dict) -> Any:
     return {key: named(n) for key, n in names.items()} if isinstance(names, dict) else [named(n) for n in names]
 
 
-def _class_fields(count: Any) -> dict[str, int]:
-    return {"classes": count} if type(count) is int and count else {}
+def _class_fields(of_model: Any, of_file: Any, place: Path) -> dict[str, int]:
+    """The classes by both `num_classes`; where they differ, timm leaves the file's head out and draws another."""
+    counts = [count for count in (of_model, of_file) if type(count) is int]
+    if len({*counts}) > 1:
+        raise CheckpointError(
+            "`num_classes` and that of `model_args` must be the same, or timm draws a new head.\n"
+            f"Received: num_classes {of_file}, and {of_model} in model_args of {place}. Correct one of them."
+        )
+    return {"classes": counts[0]} if counts else {}
 
 
 def _name_fields(architecture: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from keras_vit.weights.metadata.record import (
     USUAL_FIELDS,
     Metadata,
     Reading,
+    check_object,
     check_writable,
     nearest_filter,
     parse_activation,
@@ -37,9 +38,11 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
         CheckpointError: for an activation that is not computed here.
     """
     reading, images = Reading("config.json"), Reading("preprocessor_config.json")
+    names = config
     if isinstance(config.get("vision_config"), dict):  # of two towers, which the projection is not of
         _check_towers(config, folder / "config.json")
         config = config["vision_config"] | {"projection_dim": config.get("projection_dim")}
+        names = names if {"id2label", "label2id"} & set(names) else config
     kind = str(config.get("model_type"))
     if kind.startswith("aimv2"):
         config = _drop_gate(config, folder / "config.json")
@@ -48,7 +51,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
         "pooling": _BEIT_POOLING.get(config.get("use_mean_pooling", True)) if kind in _BEIT_TYPES else None,
         "activation": None if gated else parse_activation(config.get("hidden_act"), folder / "config.json"),
         "position_embedding": "sincos2d_mae" if kind.startswith("aimv2") and config.get("is_native") else None,
-        "layer_norm_epsilon": config.get("layer_norm_eps", config.get("rms_norm_eps")),
+        "layer_norm_epsilon": _epsilon(config, kind),
         **_rotary_fields(config, kind, folder / "config.json"),
     }
     return Metadata(
@@ -72,9 +75,54 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
         image_size=reading.part("image_size", lambda: parse_size(config.get("max_img_size", config.get("image_size")))),
         preprocessing=images.preprocessing(lambda: _transformers_preprocessing(processor)) if processor else None,
         pre_logits_activation=config.get("pooler_act") or "tanh",
-        class_names=reading.class_names("id2label", lambda: config.get("id2label")),
-        remarks=(*reading.remarks, *images.remarks),
+        class_names=read_names(names, reading),
+        remarks=(*reading.remarks, *images.remarks, *_describe_unused_steps(processor)),
     )
+
+
+def _epsilon(config: dict, kind: str) -> Any:
+    """What is added to the variance, by the one word that transformers reads for the family."""
+    if kind in _RMS_TYPES or (kind not in _LAYOUTS and "layer_norm_eps" not in config):
+        return config.get("rms_norm_eps")
+    return config.get("layer_norm_eps")
+
+
+_RMS_TYPES = ("aimv2", "aimv2_vision_model", "sapiens2")  # InternViT's RMSNorm has `layer_norm_eps`
+
+
+def _describe_unused_steps(processor: dict) -> list[str]:
+    """A line for each step that a processor does with photos and a record cannot hold."""
+    steps = [step for step in ("do_pad", "crop_to_patches") if processor.get(step)]
+    return [f"{step} of preprocessor_config.json not understood ({processor[step]}): left out" for step in steps]
+
+
+def read_names(config: dict, reading: Reading) -> tuple[str, ...] | None:
+    """The class names of a transformers folder: `id2label`, or `label2id` where that has none.
+
+    Args:
+        config: of config.json.
+        reading: of that file, which gets a remark on names that are set aside.
+    """
+    num_remarks, numbers = len(reading.remarks), config.get("label2id")
+    names = reading.class_names("id2label", lambda: config.get("id2label"))
+    if not numbers or len(reading.remarks) > num_remarks:
+        return names
+    if names is None:
+        return reading.class_names("label2id", lambda: _by_number(numbers))
+    expected = {str(number): name for number, name in enumerate(names)}
+    pairs = numbers.items() if isinstance(numbers, dict) else [("", None)]
+    differs = any(expected.get(str(number)) != name for name, number in pairs)
+    if differs and not all(re.fullmatch(r"LABEL_\d+", name) for name, _ in pairs):  # which transformers fills in
+        reading.remarks.append(f"set aside class names: label2id of {reading.place}, which contradicts its id2label")
+    return names
+
+
+def _by_number(numbers: Any) -> dict:
+    """`label2id` the other way round."""
+    found = {number: name for name, number in check_object(numbers).items()}
+    if len(found) < len(numbers):
+        raise ValueError(f"each class must have one name.\nReceived: {len(numbers)} names of {len(found)} classes.")
+    return found
 
 
 def _check_towers(config: dict, place: Path) -> None:

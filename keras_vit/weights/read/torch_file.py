@@ -252,10 +252,15 @@ def _call_result(name: _Global, arguments: tuple) -> Any:
 
 
 def _tensor(name: _Global, storage: Any, offset: Any, shape: Any, strides: Any, *others: Any) -> TensorView:
-    """A tensor by the arguments of torch's function; in version 3 `others[2]` is the dtype."""
+    """A tensor by the arguments of torch's function; in version 3 `others[2]` is the dtype, before the metadata."""
     dtype = storage.dtype if isinstance(storage, Storage) else ""
     if name[1].endswith("_v3") and len(others) > 2 and isinstance(others[2], Other):
         dtype = others[2].name[1]
+    if bits := [str(bit)[:100] for part in others[2:] if isinstance(part, dict) for bit in part if part[bit]]:
+        raise FormatError(
+            f"has a tensor with the bit {bits[0]!r}, by which its numbers are others than those stored",
+            "In a program with torch, save `tensor.resolve_conj().resolve_neg().clone()` of each tensor",
+        )
     numbers = (offset, *shape, *strides)
     if not isinstance(storage, Storage) or any(type(number) is not int or number < 0 for number in numbers):
         raise FormatError("is damaged: a tensor of its pickle must have a storage, and sizes that are not negative")
