@@ -92,8 +92,8 @@ class TextCheckpoint:
         if fields.get("num_heads") is None:
             raise CheckpointError(
                 "heads of attention stand in no tensor of this layout, so their number must be given.\n"
-                f"Received: {self.path} of width {fields['hidden_size']}, num_heads=None. Pass `num_heads=`; heads of "
-                f"{CLIP_HEAD} are usual."
+                f"Received: {self.path} of width {fields['hidden_size']}, num_heads=None. Pass `num_heads=` to "
+                f"`build_text` and `build`; heads of {CLIP_HEAD} are usual."
             )
         return TextConfig(**fields)
 
