@@ -9,6 +9,7 @@ import dataclasses
 import json
 import re
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from keras_vit.data.pipeline import report_missing_files
 from keras_vit.evaluation.batched_predict import Classifier, open_to_measure, predict_batches
 from keras_vit.evaluation.metrics import Evaluation, measure_batches
 from keras_vit.files import expand_path, read_regular
+from keras_vit.images.preprocessing import only_count
 from keras_vit.model.copies import unwrapped
 from keras_vit.model.image_model import check_takes_images
 from keras_vit.model.outputs import match_names, output_spec
@@ -72,15 +74,18 @@ def evaluate(
             another activation. Also for invalid ReaL labels, and for images without them.
 
     Warns:
-        UserWarning: where all examples of data without splits are measured, as the model may have been trained on some.
+        UserWarning: where all examples of data without splits are measured, as the model may have been trained on some;
+            and where the classes of files are numbers, and those of the model names.
     """
     check_positive_int("batch_size", batch_size)
     model = unwrapped(model)
     check_takes_images(model)
     _check_output(model)
     real = None if real_labels is None else read_real_labels(real_labels)
-    dataset, names, examples = _load_batches(model, data, split, batch_size, seed)
-    names = match_names(model, names, class_names)
+    dataset, found, examples = _load_batches(model, data, split, batch_size, seed)
+    names = match_names(model, found, class_names)
+    if class_names is None and hasattr(examples, "paths"):
+        _warn_of_numbers(found or names, names)
     if real is not None:
         _check_imagenet(names)
         numbers = image_numbers(examples)  # checked before the scores, which take minutes
@@ -91,6 +96,17 @@ def evaluate(
         found, count = real_accuracy(result.predictions, numbers, real)
         result = dataclasses.replace(result, real_accuracy=found, real_count=count)
     return dataclasses.replace(result, seconds=time.perf_counter() - began)
+
+
+def _warn_of_numbers(found: Sequence[str], names: Sequence[str]) -> None:
+    if only_count(found) and not only_count(names):
+        pairs = ", ".join(f"{number} is {name!r}" for number, name in list(zip(found, names, strict=True))[:5])
+        warnings.warn(
+            f"the data's classes are numbers, and are taken as those of the model's outputs: {printable(pairs)}. "
+            "If they are not, give the classes their names.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _check_output(model: Classifier) -> None:

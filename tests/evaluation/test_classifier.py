@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import images, make_tiny
+from photos import make_photos
 
 from keras_vit.data import open_source
 from keras_vit.evaluation import CALIBRATION_BINS, evaluate, measure
@@ -217,6 +218,17 @@ def test_data_of_other_classes_is_refused():
     model.class_names = ("b", "a", *NAMES[2:])
     with pytest.raises(ValueError, match=r"same order(?s:.*)'a' where the model has 'b'"):
         evaluate(model, {"train": pair, "test": pair, "class_names": NAMES})
+
+
+@pytest.mark.filterwarnings("ignore:.*has no splits")
+def test_folders_that_are_numbers_are_named_with_the_outputs_they_are_taken_for(tmp_path):
+    make_photos(tmp_path, 1)
+    for number, name in enumerate(("disc", "stripes", "tiles")):
+        (tmp_path / name).rename(tmp_path / str(number))
+    model = make_tiny(classes=3)
+    model.class_names = ("ash", "beech", "cedar")
+    with pytest.warns(UserWarning, match="0 is 'ash', 1 is 'beech', 2 is 'cedar'"):
+        assert evaluate(model, tmp_path).class_names == model.class_names
 
 
 def test_model_around_an_encoder_is_measured_as_one_of_the_same_layers():
