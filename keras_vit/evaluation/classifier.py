@@ -82,10 +82,10 @@ def evaluate(
     check_takes_images(model)
     _check_output(model)
     real = None if real_labels is None else read_real_labels(real_labels)
-    dataset, found, examples = _load_batches(model, data, split, batch_size, seed)
-    names = match_names(model, found, class_names)
+    dataset, of_data, examples = _load_batches(model, data, split, batch_size, seed)
+    names = match_names(model, of_data, class_names)
     if class_names is None and hasattr(examples, "paths"):
-        _warn_of_numbers(found or names, names)
+        _warn_of_numbers(of_data or names, names)
     if real is not None:
         _check_imagenet(names)
         numbers = image_numbers(examples)  # checked before the scores, which take minutes

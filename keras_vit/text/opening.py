@@ -2,13 +2,22 @@
 
 import base64
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import ArgumentError
 from keras_vit.files import read_head, read_json_object, read_regular
-from keras_vit.text.tokenizer import Pieces, Tokenizer, clip_pieces, read_pieces, transformers_pieces
+from keras_vit.pages.formatting import printable
+from keras_vit.text.tokenizer import (
+    CLIP_NORMALIZER,
+    Pieces,
+    Tokenizer,
+    clip_pieces,
+    read_pieces,
+    transformers_pieces,
+)
 
 _SENTENCEPIECE = ("spiece.model", "tokenizer.model", "sentencepiece.model", "sentencepiece.bpe.model")
 _CLIP = "bpe_simple_vocab_16e6.txt.gz"
@@ -109,6 +118,7 @@ def open_tokenizer(
         facts["written_end"] = 0 if options.get("strip_sep_token") else None
         length = text.get("context_length", _CLIP_LENGTH)
     elif model in _HF_LENGTHS:
+        _warn_of_left_sides(folder)
         length = text.get("max_position_embeddings", _HF_LENGTHS[model])
     return Tokenizer(pieces, max_length or length, usual if clean is None else clean, **facts)
 
@@ -182,12 +192,30 @@ def _of_json(file: Path) -> tuple[Pieces, str]:
             f"a tokenizer's file must be one of the library `tokenizers`.\nReceived: {file} without `model`.",
             ("source",),
         )
+    if found.get("normalizer") is None and str(_config(file.parent).get("tokenizer_class")).startswith("CLIPTokenizer"):
+        data = json.dumps(found | {"normalizer": CLIP_NORMALIZER}).encode()  # by its class, whatever the file says
     return Pieces("tokenizers", data), str(model.get("type"))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """What transformers says of the tokenizer of a folder."""
+    return read_json_object(folder / "tokenizer_config.json") or {}
+
+
+def _warn_of_left_sides(folder: Path) -> None:
+    config = _config(folder)
+    if left := [side for side in ("padding_side", "truncation_side") if config.get(side) == "left"]:
+        warnings.warn(
+            "texts are padded and cut on the right, as these models were trained. transformers obeys "
+            f"{' and '.join(left)} 'left' of {printable(folder / 'tokenizer_config.json')}, which gives other ids.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _padding(folder: Path, pieces: Pieces) -> int:
     """The id of padding: that of the folder's config, else of the tokenizer's file, else 0."""
-    config = read_json_object(folder / "tokenizer_config.json") or {}
+    config = _config(folder)
     model, word = read_pieces(pieces.data), config.get("pad_token")
     known = model.token_to_id(word.get("content", "") if isinstance(word, dict) else word) if word else None
     return known if known is not None else (model.padding or {}).get("pad_id", 0)

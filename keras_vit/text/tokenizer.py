@@ -224,6 +224,16 @@ def clip_pieces(vocabulary: bytes | None = None, software: str = "openai") -> Pi
     return _byte_pairs({word: number for number, word in enumerate(words)}, merges, _SPECIAL[software], None)
 
 
+CLIP_NORMALIZER = {  # of transformers' CLIPTokenizer
+    "type": "Sequence",
+    "normalizers": [
+        {"type": "NFC"},
+        {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+        {"type": "Lowercase"},
+    ],
+}
+
+
 def transformers_pieces(vocab: Mapping[str, int], merges: str) -> Pieces:
     """The same of transformers' two files, whose software cleans texts by rules of its own.
 
@@ -231,9 +241,7 @@ def transformers_pieces(vocab: Mapping[str, int], merges: str) -> Pieces:
         vocab: the object of `vocab.json`.
         merges: the text of `merges.txt`.
     """
-    blanks = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
-    steps = [{"type": "NFC"}, blanks, {"type": "Lowercase"}]
-    return _byte_pairs(vocab, _merges(merges), _SPECIAL["openai"], {"type": "Sequence", "normalizers": steps})
+    return _byte_pairs(vocab, _merges(merges), _SPECIAL["openai"], CLIP_NORMALIZER)
 
 
 def _merges(text: str) -> list[tuple[str, ...]]:

@@ -66,6 +66,21 @@ def test_two_files_of_transformers_give_what_its_one_file_gives(tmp_path):
         np.testing.assert_array_equal(keras_vit.tokenizer(tmp_path)(STRINGS), arrays["transformers"])
 
 
+def test_rules_of_a_class_hold_where_its_file_is_silent_and_left_sides_are_named(tmp_path):
+    """transformers' CLIPTokenizer cleans whatever `normalizer` is; padding on the left is not how CLIP was trained."""
+    found = json.loads((FOLDER / "clip_small" / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(found | {"normalizer": None}))
+    config = json.loads((FOLDER / "clip_small" / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(config | {"tokenizer_class": "CLIPTokenizer", "padding_side": "left"})
+    )
+    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
+    with pytest.warns(UserWarning, match="padding_side 'left'"):
+        ids = keras_vit.tokenizer(tmp_path)(STRINGS)
+    with np.load(FOLDER / "clip_small" / "ids.npz") as arrays:
+        np.testing.assert_array_equal(ids, arrays["transformers"])
+
+
 def test_pieces_in_the_order_of_fairseq(tmp_path):
     """A model of sentencepiece alone, which cleans some blanks otherwise than its JSON, and has no spelled-out ids."""
     shutil.copy(FOLDER / "xlm_small" / "sentencepiece.bpe.model", tmp_path)
