@@ -1,4 +1,4 @@
-"""A caption for each photo: a column of a table or of Parquet, or a `.txt` beside the photo in a tar.
+"""A caption for each photo: a column of a table or of Parquet, or a `.txt` next to the photo in a tar.
 
 Labels are texts, an array of objects `(n, 1)`, and the one name of a `Source` is that of the column.
 """

@@ -93,8 +93,8 @@ def _no_classes_error(path: Path, classes: Sequence[str], count: int, divided: M
         named = " and ".join(map(printable, flat))
         found += f"; {sum(flat.values()):,} image file(s) lie right in {named}, not in class folders there"
     found += f"; {printable(lost[0])} is a link to nothing" if lost else ""
-    beside = sorted(entry.name for entry in entries_in(str(path), PassedOver()) if is_shard(entry.name))
-    found += f"; {len(beside)} shard(s) lie next to these, as {printable(beside[0])}" if beside else ""
+    packed = sorted(entry.name for entry in entries_in(str(path), PassedOver()) if is_shard(entry.name))
+    found += f"; {len(packed)} shard(s) lie next to these, as {printable(packed[0])}" if packed else ""
     remedy = "Put the photos of each class into a folder of its own, or list them in a .csv file with path and label."
     if shards:
         first, suffix = next(iter(shards.items()))

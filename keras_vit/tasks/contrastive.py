@@ -362,7 +362,7 @@ class Contrastive(Task):
             use=_USE,
             note=f"Chance at 1 is {1 / result['test_images']:.4f}. Recall falls as the number of pairs grows.",
             sections={},
-            answers="It says how near a photo and a text are, and nothing of what it was not told.",
+            answers="It says how near a photo and a text are, and nothing else.",
             limits=["Cosines of different models cannot be compared."],
         )
 
