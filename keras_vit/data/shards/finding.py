@@ -189,6 +189,9 @@ def shard_splits(files: Sequence[Path], top: Path | None) -> list[str] | None:
 def _split_of(file: Path, base: Path, may_be_base: bool) -> str | None:
     """The split in a shard's name, or in that of the nearest folder below `base` that has one, or of `base` itself."""
     words = re.split(r"[-._ ]", file.name.lower())
+    if len(splits := {SPLIT_ALIASES[word] for word in words if word in SPLIT_ALIASES}) > 1:
+        found = f"with {' and '.join(sorted(splits))}"
+        raise ShardError("the name of a shard must have one split, as train-00000.tar", file, found)
     above = [folder for folder in file.absolute().parents if is_within(str(folder), str(base))]
     words += [folder.name.lower() for folder in above if may_be_base or folder != base]
     return next((SPLIT_ALIASES[word] for word in words if word in SPLIT_ALIASES), None)

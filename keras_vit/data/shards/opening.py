@@ -174,7 +174,9 @@ def _class_names(top: Path, shards: Sequence[IndexedShard]) -> tuple[str, ...] |
             names = _from_json(path)
         else:
             text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
-            names = [line.strip() for line in text.splitlines() if line.strip()]
+            names = [line.strip() for line in text.rstrip().splitlines()]
+            if "" in names:  # left out, it would move all names after it
+                raise ValueError(f"whose line {names.index('') + 1} is empty")
     except FileKindError as error:
         raise ShardError(rule, path, error.reason) from None
     except OSError as error:

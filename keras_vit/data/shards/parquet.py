@@ -102,6 +102,9 @@ def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple
         raise ShardError(rule, path, f"two columns {twice[0]!r}")
     _warn_unused_columns("photos", image, pictures)
     _warn_unused_columns("labels", label, [name for name in (*LABELS, *classes) if name in schema.names])
+    if "split" in schema.names:
+        words = "Parquet shards have a column split, which is not read: names of files or folders say the split."
+        warnings.warn(words, UserWarning, stacklevel=2)
     names = features.get(label or "", {}).get("names")
     given = tuple(map(str, names)) if isinstance(names, list) else None
     return image, label, key, given

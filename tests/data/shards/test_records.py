@@ -251,13 +251,15 @@ def test_parquet_that_is_no_good_is_named(tmp_path, given, words):
 
 
 def test_second_column_of_photos_or_labels_is_reported(tmp_path):
-    pq.write_table(table(jpg=pa.array(JPEGS[::-1]), target=pa.array([1] * 6)), tmp_path / "a.parquet")
+    more = {"jpg": pa.array(JPEGS[::-1]), "target": pa.array([1] * 6), "split": pa.array(["train"] * 6)}
+    pq.write_table(table(**more), tmp_path / "a.parquet")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert read(tmp_path) == pairs()
     assert [str(each.message) for each in caught] == [
         "Parquet shards have several columns of photos: image is read, and jpg left out.",
         "Parquet shards have several columns of labels: label is read, and target left out.",
+        "Parquet shards have a column split, which is not read: names of files or folders say the split.",
     ]
 
 
@@ -282,8 +284,11 @@ def test_damaged_parquet_and_shards_of_other_schemas_are_named(tmp_path):
 def test_labels_of_numpy_and_text_are_one(tmp_path):
     records = [example(image=JPEGS[n], label=np.int64(label)) for n, label in enumerate(LABELS)]
     write_tfrecord(tmp_path / "a.tfrecord", records)
-    (tmp_path / "classes.txt").write_text("a\nb\n")
+    (tmp_path / "classes.txt").write_text("a\nb\n\n")
     assert read(tmp_path) == pairs("ab")
+    (tmp_path / "classes.txt").write_text("a\n\nb\n")
+    with pytest.raises(ValueError, match=r"classes\.txt, whose line 2 is empty"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize("form", ["plain", "snappy"])

@@ -243,7 +243,10 @@ def test_splits_are_named_by_files_or_folders(tmp_path):
     (tmp_path / "flat" / "set-val-000.tar").rename(tmp_path / "flat" / "set-000.tar")
     with pytest.raises(ValueError, match=r"set-000\.tar, next to set-train-000\.tar"):
         open_source(tmp_path / "flat")
-    (tmp_path / "flat" / "set-000.tar").rename(tmp_path / "flat" / "more.parquet")
+    (tmp_path / "flat" / "set-000.tar").rename(tmp_path / "flat" / "test_val-000.tar")
+    with pytest.raises(ValueError, match=r"test_val-000\.tar, with test and validation"):
+        open_source(tmp_path / "flat")
+    (tmp_path / "flat" / "test_val-000.tar").rename(tmp_path / "flat" / "more.parquet")
     with pytest.raises(ValueError, match="one kind"):
         open_source(tmp_path / "flat")
     with pytest.raises(ValueError, match="fits none"):
