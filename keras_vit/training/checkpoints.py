@@ -489,7 +489,10 @@ class StopSignals:
 
     Attributes:
         received: the first signal; `None` before.
+        current: the one that listens in this process. A run that failed may have left it, with a signal counted.
     """
+
+    current: "StopSignals | None" = None
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -500,7 +503,9 @@ class StopSignals:
         """Begins; does nothing outside of the main thread, which alone hears signals."""
         if self._before or threading.current_thread() is not threading.main_thread():
             return
-        self.received = None
+        if StopSignals.current is not None:
+            StopSignals.current.close()
+        StopSignals.current, self.received = self, None
         for number in _STOP_SIGNALS:
             self._before[number] = signal.signal(number, self._handle)
         self._read, self._write = os.pipe()
@@ -516,7 +521,7 @@ class StopSignals:
             return
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._before = {}
+        self._before, StopSignals.current = {}, None
         if self._fd_before == -1:
             signal.set_wakeup_fd(-1)
         with contextlib.suppress(OSError):

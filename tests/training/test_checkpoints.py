@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 import zlib
 
 import keras
@@ -15,6 +16,7 @@ from conftest import ROOT, images, numpy
 from stopped_training import EPOCHS, STEPS, last_rows, state_of, train
 
 import keras_vit
+from keras_vit.training.checkpoints import StopSignals
 from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
 from keras_vit.training.resuming.variables import StateReader, restore
 
@@ -64,6 +66,20 @@ def test_run_stopped_by_signals_in_a_step_and_in_a_validation_goes_on_bit_for_bi
     assert best.best == best_loss
     assert last_rows(log) == rows
     assert len(rows) == EPOCHS
+
+
+def test_signals_of_a_run_that_failed_do_not_count_in_the_next_one():
+    """Two signals end the process at once: those of two runs do not, though an earlier one still listens."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    StopSignals().listen()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signals = StopSignals()
+        signals.listen()
+        os.kill(os.getpid(), number)
+        time.sleep(0.1)  # for the thread that counts them
+        assert signals.received == number
+        signals.close()
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
 
 
 def small():
