@@ -63,7 +63,7 @@ class PassedOver:
         unreadable: paths of folders that cannot be listed, and the reasons.
         repeated: links to folders, and what these are: one that was walked already, or one above the link.
         shards: paths of files that are no photo and hold many, as tars.
-        others: paths of files with the suffix of no photo, as `x.jpg.1`, without those of usual side files.
+        others: paths of files whose suffix is not that of a photo, as `x.jpg.1`, without those of usual side files.
     """
 
     unreadable: list[tuple[str, str]] = dataclasses.field(default_factory=list)
@@ -88,7 +88,9 @@ class PassedOver:
             lines.append(f"{plural(len(self.shards), 'shard')} not read, as photos lie in folders here: {first}")
         if self.others:
             count, first = plural(len(self.others), "file"), printable(min(self.others))
-            lines.append(f"{count} with the suffix of no photo not read: {first}. Rename what are photos")
+            lines.append(
+                f"{count} not read, as the suffix is not that of a photo: {first}. Rename those that are photos"
+            )
         return lines
 
 

@@ -231,7 +231,7 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     for name in ("more.tar", "vectors/photos.jsonl", "vectors/part-00000.parquet"):  # the last is of `embed`
         (root / "birch" / name).parent.mkdir(exist_ok=True)
         (root / "birch" / name).touch()
-    line = f"5 files with the suffix of no photo not read: {root}/ash/w.jpg.1. Rename what are photos"
+    line = f"5 files not read, as the suffix is not that of a photo: {root}/ash/w.jpg.1. Rename those that are photos"
     with (
         pytest.warns(UserWarning, match=re.escape(line)),
         pytest.warns(UserWarning, match=r"class folders \(1, as .*loose.JPG\); shards \(1, as .*birch/more.tar\)"),

@@ -61,8 +61,9 @@ def read_rows(path: str) -> Rows:
                 unread.append(name)
     _check_dots(path, [name for name in dotted if dotted[name] not in photos or os.path.splitext(name)[0] in with_dots])
     if unread:
-        lost = f"{plural(len(unread), 'member')} with the suffix of no photo not read, as {printable(unread[0])}"
-        warnings.warn(f"{printable(path)}: {lost}.", UserWarning, stacklevel=2)
+        count, first = plural(len(unread), "member"), printable(unread[0])
+        words = f"{printable(path)}: {count} not read, as the suffix is not that of a photo: {first}."
+        warnings.warn(words, UserWarning, stacklevel=2)
     alone = next((key for key, found in labels.items() if ".cls" in found and key not in photos), None)
     if alone is not None:
         raise ShardError("every label of a tar must have its photo", path, f"member {alone + '.cls'!r} alone")

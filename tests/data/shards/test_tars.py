@@ -121,7 +121,7 @@ def test_photo_with_two_dots_is_refused_unless_another_of_its_key_is_plain(tmp_p
     names = ["./c.jpg", "./d/e.jpg", "../f.jpg", "g//h.mpo"]  # as `tar cf a.tar -C folder .` writes them
     members = [("./c.cls", b"1"), ("d/e.cls", b"0"), ("../f.cls", b"1"), ("g/h.cls", b"1"), ("w.jpg.1", JPEG)]
     write_tar(path, [*labelled("b.jpg"), *((name, JPEG) for name in names), *members])
-    with pytest.warns(UserWarning, match=r"a\.tar: 1 member with the suffix of no photo not read, as w\.jpg\.1"):
+    with pytest.warns(UserWarning, match=r"a\.tar: 1 member not read, as the suffix is not that of a photo: w\.jpg\.1"):
         rows = read_rows(str(path)).rows
     assert [(row.key, row.label) for row in rows][2:] == list(zip(names, "1011", strict=True))
     write_tar(path, [*labelled("b.jpg"), ("./b.jpg", JPEG)])
