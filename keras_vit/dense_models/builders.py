@@ -1,0 +1,704 @@
+"""From names and files to models of maps: `segmenter` and `depth_estimator`.
+
+A published head is read with its encoder, that beside it, or that of the caller; a fresh one is put on any encoder.
+"""
+
+import dataclasses
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.annotations import FilePath, Shape, Tensor
+from keras_vit.builders import build, config_and_shape
+from keras_vit.checks import ArgumentError, check_choice, check_positive_int, with_hints
+from keras_vit.config.heads import DEPTH, MAP_HEADS, SEGMENTATION, tap_blocks
+from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, variant
+from keras_vit.config.vit import ViTConfig
+from keras_vit.layers import DepthFromBins, DepthOutput, DPTHead, LinearHead, PadToMultiple, ResizeToImages, TapMaps
+from keras_vit.layers.configurable import at_least_float32
+from keras_vit.model.copies import (
+    float32_copy,
+    initialize_variables,
+    release,
+    under_policy_of,
+    uninitialized_variables,
+    with_input_shape,
+)
+from keras_vit.model.dense_model import DenseModel
+from keras_vit.model.freezing import set_trainable
+from keras_vit.model.graph import build_graph
+from keras_vit.model.head import Head
+from keras_vit.model.layer_access import (
+    bias_layers,
+    encoder_blocks,
+    encoder_norm,
+    lora_layers,
+    position_layers,
+    weight_paths,
+)
+from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.weights.families import HEAD_LAYOUTS
+from keras_vit.weights.families.dense_heads import HeadLayout
+from keras_vit.weights.heads import ENCODER, HeadCheckpoint, read_head, unread_arrays
+from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.resolve import find_file
+
+_FRESH = {  # heads: the layout whose rules they follow on DINOv3, and on others
+    (SEGMENTATION, "linear"): ("dinov3_segmentation", "dinov2_segmentation"),
+    (SEGMENTATION, "linear4"): ("dinov3_segmentation", "dinov2_segmentation"),
+    (SEGMENTATION, "dpt"): ("huggingface_dpt_classes",) * 2,
+    (DEPTH, "linear"): ("dinov3_depth", "dinov2_depth"),
+    (DEPTH, "linear4"): ("dinov3_depth", "dinov2_depth"),
+    (DEPTH, "dpt"): ("depth_anything",) * 2,
+    (DEPTH, "dpt_metric"): ("depth_anything",) * 2,
+}
+_BINS = 256
+_FIRST_VERSION = "depth_anything_vit"  # how names of Depth Anything's files of version 1 begin
+
+
+@with_hints
+def segmenter(
+    encoder: VisionTransformer | ViTConfig | str | None = None,
+    head: str | None = None,
+    *,
+    weights: FilePath | None = None,
+    classes: int | None = None,
+    blocks: Sequence[int] | None = None,
+    input_shape: Shape | None = None,
+    output_size: str = "image",
+    raw: bool = False,
+    freeze: bool = True,
+    resize_method: str | None = None,
+    strict: bool = False,
+    name: str | None = None,
+) -> DenseModel:
+    """Builds a model that gives the class of each pixel.
+
+    Example:
+        >>> small = keras_vit.ViTConfig(8, 64, num_layers=4, num_heads=4, mlp_dim=128)
+        >>> encoder = keras_vit.build(small, include_top=False, pooling="none")
+        >>> keras_vit.segmenter(encoder, "linear", classes=5).output_shape
+        (None, 224, 224, 5)
+
+    Args:
+        encoder: a `VisionTransformer`, or what `build` takes as `config`. One that puts out all tokens of images of
+            this shape shares its weights with the result; of any other they are copied.
+        head: of a fresh one, `"linear"`, BatchNorm and a convolution of one pixel on the last block; `"linear4"`, on
+            four: for DINOv3 evenly spread, else the last; or `"dpt"`, of Dense Prediction Transformers.
+        weights: of a published head, or one that `save_checkpoint` wrote: a file, a folder, `"hf:owner/repository"` or
+            an https URL. Its names tell what it is, and a `config.json` beside it. DINOv2's and DINOv3's heads are
+            published alone: the encoder is that of `encoder`, or stands in the folder `encoder` beside the file.
+        classes: K. Another number than the file's gets a new last layer, whose kernel is zero.
+        blocks: numbers of the passed blocks that the head reads; by default the family's.
+        input_shape: `(H, W, C)`, any H and W for heads that pad, as those of DINOv2 and DINOv3: zeros around the
+            centre, and the output is resized from the padded to the unpadded size. Else multiples of the patch. They
+            may be `None`. By default the encoder's.
+        output_size: `"image"`, or `"head"` for the head's own grid.
+        raw: of heads of masks, which are not in this version.
+        freeze: whether the encoder is frozen, one that is shared too.
+        resize_method: of the encoder's position table, as in `build`.
+        strict: whether to refuse weights that must be adapted.
+        name: of the model.
+
+    Returns:
+        A `DenseModel` of float32 logits.
+
+    Raises:
+        ValueError: for arguments that are wrong or contradict each other, and a head without an encoder.
+        FileNotFoundError: if `weights` is a path and nothing is there.
+        CheckpointError: (a `ValueError`) if the file cannot be read, or does not fit the encoder.
+
+    Warns:
+        UserWarning: of an encoder with random weights.
+
+    Source: the linear heads of DINOv2, arXiv:2304.07193, and DINOv3, arXiv:2508.10104; DPT, arXiv:2103.13413.
+    """
+    check_choice("output_size", output_size, ("image", "head"))
+    if raw:
+        raise ArgumentError(
+            "`raw` is for heads of masks.\nReceived: raw=True for a head of classes. Leave it out.", parameters=("raw",)
+        )
+    classes = None if classes is None else check_positive_int("classes", classes)
+    wanted = _Wanted(SEGMENTATION, encoder, head, blocks, input_shape, resize_method, strict)
+    opened = _open(wanted, _head(wanted, weights))
+    if opened.found is None and classes is None:
+        raise ArgumentError(
+            "a fresh head needs the number of its classes.\nReceived: classes=None. Pass `classes=`.",
+            parameters=("classes",),
+        )
+    outputs, lines = _outputs(opened, classes, strict)
+    if output_size == "image":
+        outputs = ResizeToImages(opened.row.resize, dtype="float32", name="resize")([outputs, opened.encoder.images])
+    return _model(opened, outputs, freeze, name, lines, {})
+
+
+@with_hints
+def depth_estimator(
+    encoder: VisionTransformer | ViTConfig | str | None = None,
+    head: str | None = None,
+    *,
+    weights: FilePath | None = None,
+    depth_range: Sequence[float] | None = None,
+    max_depth: float | None = None,
+    bins: str = "linear",
+    normalise: str = "linear",
+    blocks: Sequence[int] | None = None,
+    input_shape: Shape | None = None,
+    output_size: str = "image",
+    freeze: bool = True,
+    resize_method: str | None = None,
+    strict: bool = False,
+    name: str | None = None,
+) -> DenseModel:
+    """Builds a model that gives the depth of each pixel.
+
+    Example:
+        >>> small = keras_vit.ViTConfig(8, 64, num_layers=4, num_heads=4, mlp_dim=128)
+        >>> encoder = keras_vit.build(small, include_top=False, pooling="none")
+        >>> model = keras_vit.depth_estimator(encoder, "linear", depth_range=(0.1, 10))
+        >>> model.output_shape, model.unit
+        ((None, 224, 224), 'metres')
+
+    Args:
+        encoder: as for `segmenter`.
+        head: of a fresh one, `"linear"` or `"linear4"`, 256 bins of depths; `"dpt"`, an inverse depth as Depth
+            Anything's; or `"dpt_metric"`, metres up to `max_depth`.
+        weights: as for `segmenter`: heads of DINOv2, DINOv3, Depth Anything, and Intel's DPT.
+        depth_range: smallest and largest depth in metres, of bins and of DINOv2's DPT. No file holds it: DINOv2's heads
+            of NYU have 0.001 to 10, those of KITTI 0.001 to 80.
+        max_depth: largest depth in metres of Depth Anything's metric files with the authors' names, 20 for Hypersim and
+            80 for Virtual KITTI; files of transformers say it.
+        bins: `"linear"` or `"log"`, as for `keras_vit.dense.depth_from_bins`.
+        normalise: `"linear"`, `"softmax"` or `"sigmoid"`, likewise.
+        blocks: numbers of the passed blocks that the head reads. Depth Anything's versions have the same names, so of
+            a file that is not called as its authors call it version 2 is assumed; version 1 has the last four.
+        input_shape: as for `segmenter`.
+        output_size: `"image"`, or `"head"` for the head's own grid.
+        freeze: whether the encoder is frozen, one that is shared too.
+        resize_method: of the encoder's position table, as in `build`.
+        strict: whether to refuse weights that must be adapted.
+        name: of the model.
+
+    Returns:
+        A `DenseModel` of float32 `(B, H, W)`: metres, or an inverse depth of no known unit, as its `unit` says.
+
+    Raises:
+        ValueError: for arguments that are wrong or contradict each other, a missing range, and a head without an
+            encoder.
+        FileNotFoundError: if `weights` is a path and nothing is there.
+        CheckpointError: (a `ValueError`) if the file cannot be read, or does not fit the encoder.
+
+    Warns:
+        UserWarning: of an encoder with random weights.
+
+    Source: DINOv2, arXiv:2304.07193; Depth Anything, arXiv:2401.10891 and 2406.09414; DPT, arXiv:2103.13413.
+    """
+    check_choice("output_size", output_size, ("image", "head"))
+    wanted = _Wanted(DEPTH, encoder, head, blocks, input_shape, resize_method, strict)
+    found = _head(wanted, weights)
+    ranges = _Ranges(depth_range, max_depth, bins, normalise)
+    depths = _depths(found, _FRESH[DEPTH, head][1] if head is not None else "", head, ranges)
+    opened = _open(wanted, found)
+    outputs, lines = _outputs(opened, _BINS if opened.row.rule == "bins" else 1, strict)
+    if opened.row.rule == "bins":
+        outputs = DepthFromBins(depths.range or (), depths.bins, depths.normalise, dtype="float32", name="depths")(
+            outputs
+        )
+    else:
+        outputs = DepthOutput(depths.rule, depths.range, dtype="float32", name="depths")(outputs)
+    if output_size == "image" and opened.row.options.get("end") != "depth_of_image":
+        outputs = ResizeToImages(opened.row.resize, dtype="float32", name="resize")([outputs, opened.encoder.images])
+    return _model(opened, outputs, freeze, name, lines, {"unit": depths.unit, "depth_range": depths.range})
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """An encoder in the graph of a model of maps.
+
+    Attributes:
+        model: of all tokens.
+        images: `(B, H, W, C)`, the input.
+        padded: what patches are cut from.
+        report: lines on adaptations.
+        unread: arrays of its file that no forward pass reads, by name.
+    """
+
+    model: VisionTransformer
+    images: Tensor
+    padded: Tensor
+    report: tuple[str, ...] = ()
+    unread: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """What a caller wants, whatever the task."""
+
+    task: str
+    encoder: Any
+    head: str | None
+    blocks: Sequence[int] | None
+    input_shape: Shape | None
+    resize_method: str | None
+    strict: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ranges:
+    """What a caller says of depths."""
+
+    depth_range: Sequence[float] | None
+    max_depth: float | None
+    bins: str
+    normalise: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Depths:
+    """From numbers to depths."""
+
+    rule: str
+    range: tuple[float, ...] | None
+    unit: str | None
+    bins: str = "linear"
+    normalise: str = "linear"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+    """An encoder, the taps of it that a head reads as maps, and the head's file, or `None` for a fresh head."""
+
+    encoder: Encoder
+    row: HeadLayout
+    found: HeadCheckpoint | None
+    maps: list[Tensor]
+    blocks: tuple[int, ...]
+    facts: dict[str, tuple[str, str]]
+
+
+def _head(wanted: _Wanted, weights: FilePath | None) -> HeadCheckpoint | None:
+    """The head of a file, or `None` for a fresh one."""
+    if (wanted.head is None) == (weights is None):
+        raise ArgumentError(
+            "a model of maps has a fresh head or that of a file.\n"
+            f"Received: head={wanted.head!r}, weights={weights!r}. Pass one of both.",
+            parameters=("head", "weights"),
+        )
+    if weights is None:
+        check_choice("head", wanted.head, tuple(head for task, head in _FRESH if task == wanted.task))
+        return None
+    found = read_head(find_file(weights, None).path)
+    if found.layout.task != wanted.task:
+        builder = {SEGMENTATION: "segmenter", DEPTH: "depth_estimator"}[found.layout.task]
+        raise CheckpointError(
+            f"the file must hold a head of {wanted.task}.\nReceived: {found.path}, of {found.layout.task}. Pass it to "
+            f"`keras_vit.{builder}`."
+        )
+    return found
+
+
+def _depths(found: HeadCheckpoint | None, fresh: str, head: str | None, given: _Ranges) -> _Depths:
+    """How a head's numbers become depths, by the caller, the file, and its layout."""
+    row = HEAD_LAYOUTS[fresh] if found is None else found.layout
+    facts = {} if found is None else found.facts
+    if row.rule in ("bins", "range"):
+        between = given.depth_range or facts.get("depth_range")
+        if between is None or len(tuple(between)) != 2 or not 0 < between[0] < between[1] or given.max_depth:
+            raise ArgumentError(
+                "a head of depths needs their range, which no file holds: the smallest and the largest in metres, "
+                f"above 0.\nReceived: depth_range={given.depth_range!r}, max_depth={given.max_depth!r}. DINOv2's heads "
+                "of NYU have depth_range=(0.001, 10), those of KITTI (0.001, 80).",
+                parameters=("depth_range", "max_depth"),
+            )
+        ways = facts.get("bins", given.bins), facts.get("normalise", given.normalise)
+        return _Depths(row.rule, tuple(map(float, between)), row.unit, *ways)
+    largest = given.max_depth or facts.get("max_depth")
+    named = found is not None and "metric" in found.path.name
+    if given.depth_range is not None or (largest is None and (named or head == "dpt_metric")):
+        raise ArgumentError(
+            "a head of metres needs its largest depth, and no other range.\n"
+            f"Received: max_depth={given.max_depth!r}, depth_range={given.depth_range!r}. Pass max_depth=20 for files "
+            "of Hypersim, 80 for Virtual KITTI.",
+            parameters=("max_depth", "depth_range"),
+        )
+    if largest is None or head == "dpt":
+        return _Depths("relu", None, facts.get("unit", row.unit))
+    if not largest > 0 or "depth_anything" not in row.name:
+        raise ArgumentError(
+            "`max_depth` is for Depth Anything's metric heads, and above 0.\n"
+            f"Received: max_depth={largest!r} for {row.name!r}.",
+            parameters=("max_depth",),
+        )
+    return _Depths("sigmoid", (0.0, float(largest)), "metres")
+
+
+def _open(wanted: _Wanted, found: HeadCheckpoint | None) -> _Opened:
+    """The encoder of the caller, of the head's file, or that beside it, and maps of its taps."""
+    facts = {} if found is None else found.facts
+    layouts = ("", "") if found is not None else _FRESH[wanted.task, str(wanted.head)]
+    pads = found.layout.pads if found is not None else HEAD_LAYOUTS[layouts[1]].pads
+    whole = found is not None and found.has_encoder and not isinstance(wanted.encoder, keras.Model)
+    weights: Any = None
+    if found is not None and whole:
+        weights = found.path
+    else:
+        beside = None if found is None or wanted.encoder is not None else found.path.parent / ENCODER
+        if wanted.encoder is None and (beside is None or not beside.exists()):
+            raise ArgumentError(
+                "a head needs its encoder.\n"
+                f"Received: encoder=None, and no folder {ENCODER!r} beside the head. Pass `encoder=`, as "
+                "`keras_vit.build(..., weights=..., include_top=False, pooling='none')`.",
+                parameters=("encoder",),
+            )
+        weights = beside
+    of_file = found if whole else None
+    rule = None if of_file is None else facts.get("resize_method", of_file.layout.resize_method)
+    num_heads = None if of_file is None else of_file.num_heads
+    rule = wanted.resize_method or rule
+    encoder = open_encoder(wanted.encoder, weights, wanted.input_shape, pads, rule, wanted.strict, whole, num_heads)
+    if found is not None:
+        row = found.layout
+    else:
+        words = f"{encoder.model.weights_layout} {wanted.encoder if isinstance(wanted.encoder, str) else ''}"
+        row = HEAD_LAYOUTS[layouts["dinov3" not in f"{words} {encoder.model.name}"]]
+    row = dataclasses.replace(row, normed=facts.get("normed", row.normed))
+    count, joined = _taps_of(row, found, wanted.head, encoder.model)
+    maps, numbers = _taps(encoder, row, _blocks(wanted, found), count, joined)
+    says = f"{row.software}, by default"
+    values = {"blocks": numbers, "normed_taps": row.normed, "class_token_in_taps": joined, "padding": pads}
+    sources = {"blocks": "the caller" if wanted.blocks else "the file's metadata" if "blocks" in facts else says}
+    return _Opened(
+        encoder, row, found, maps, numbers, {name: (str(v), sources.get(name, says)) for name, v in values.items()}
+    )
+
+
+def _blocks(wanted: _Wanted, found: HeadCheckpoint | None) -> Sequence[int] | str | None:
+    """The taps that the caller or the file says, `"last"` for a file of Depth Anything's first version, or `None`."""
+    if wanted.blocks is not None or found is None:
+        return wanted.blocks
+    first = found.layout.name == "depth_anything" and found.path.name.startswith(_FIRST_VERSION)
+    return found.facts.get("blocks") or ("last" if first else None)
+
+
+def _taps_of(
+    row: HeadLayout, found: HeadCheckpoint | None, head: str | None, model: VisionTransformer
+) -> tuple[int, bool]:
+    """How many taps a head reads, and whether the class token is joined behind each patch."""
+    if row.kind == "dpt":
+        fresh = row.name.startswith("huggingface") and bool(model.config.num_prefix_tokens)
+        return 4, "readout_0/kernel" in found.tensors if found is not None else fresh
+    if found is None:
+        return {"linear": 1, "linear4": 4}[str(head)], row.class_token and bool(model.config.num_prefix_tokens)
+    width = model.config.hidden_size * (1 + row.class_token)
+    channels = found.tensors["classifier/kernel"].shape[2]
+    ratios = (1, 4) if row.class_token or row.task == SEGMENTATION else (1, 4, 2, 8)  # DINOv3's may join the token
+    if channels not in [width * ratio for ratio in ratios]:
+        raise CheckpointError(
+            f"a head must read one tap of the encoder or four, of width {width}.\n"
+            f"Received: {found.path}, which reads {channels} channels. Pass the encoder that it was trained on."
+        )
+    ratio = channels // width
+    return {2: 1, 8: 4}.get(ratio, ratio), row.class_token or ratio in (2, 8)
+
+
+def _taps(
+    opened: Encoder, row: HeadLayout, blocks: Sequence[int] | str | None, count: int, joined: bool
+) -> tuple[list[Tensor], tuple[int, ...]]:
+    """Maps of the taps, and the numbers of their blocks."""
+    model = opened.model
+    layers, norm = encoder_blocks(model), encoder_norm(model)
+    if blocks is None or isinstance(blocks, str):
+        numbers = tap_blocks(blocks or row.taps, count, len(layers))
+    else:
+        numbers = tuple(blocks)
+        if len(numbers) != count or any(type(each) is not int or not 0 < each <= len(layers) for each in numbers):
+            raise ArgumentError(
+                f"`blocks` must be {count} numbers from 1 to {len(layers)}, of blocks that are passed.\n"
+                f"Received: blocks={numbers!r}.",
+                parameters=("blocks",),
+            )
+    if row.normed and norm is None:
+        raise ArgumentError(
+            "this head reads taps after the encoder's last LayerNorm, which this encoder lacks.\n"
+            f"Received: {model.name!r} with final_norm={model.config.final_norm!r}.",
+            parameters=("encoder",),
+        )
+    tokens = [layers[number - 1].output for number in numbers]
+    if row.normed:
+        tokens = [model.output if each is norm.input else norm(each) for each in tokens]
+    maps = TapMaps(model.config.stride, model.config.num_prefix_tokens, joined, name="taps")
+    return maps([opened.padded, model.output, *tokens]), numbers
+
+
+def _outputs(opened: _Opened, count: int | None, strict: bool) -> tuple[Tensor, list[str]]:
+    """What the head puts out, and lines on what of it is new."""
+    if opened.found is None:
+        layer = fresh_head(opened.row, count or 1, opened.encoder.model.config, [m.shape[-1] for m in opened.maps])
+        return layer(opened.maps), []
+    if count is None or opened.row.task == DEPTH:
+        count = opened.found.last_axis(f"{last_layer(opened.row)}/kernel")
+    patch = opened.encoder.model.config.stride
+    layer, lines = filled_head(opened.found, count, patch, [tuple(each.shape) for each in opened.maps], strict)
+    return layer(opened.maps), lines
+
+
+def _model(
+    opened: _Opened, outputs: Tensor, freeze: bool, name: str | None, lines: Sequence[str], depths: dict[str, Any]
+) -> DenseModel:
+    model, row, found, images = opened.encoder.model, opened.row, opened.found, opened.encoder.images
+    for layer in model.layers:
+        if freeze or (not row.normed and layer is encoder_norm(model)):
+            set_trainable(layer, False)
+    record = dataclasses.replace(model.preprocessing, resize="squash", interpolation="bilinear", antialias=False)
+    size = None if None in images.shape[1:3] else tuple(images.shape[1:3])
+    whole = found is not None and found.has_encoder
+    unread = {name if whole else f"{ENCODER}/{name}": array for name, array in opened.encoder.unread.items()}
+    names = None if found is None else found.facts.get("class_names")
+    made = DenseModel(
+        images,
+        outputs,
+        name=name or f"{model.name}_{row.task}",
+        config=model.config,
+        preprocessing=dataclasses.replace(record, image_size=size),
+        weights_report=(*opened.encoder.report, *lines),
+        weights_facts=model.provenance | opened.facts,
+        task=row.task,
+        blocks=opened.blocks,
+        normed=row.normed,
+        layouts=(row.name, model.weights_layout),
+        unread={**({} if found is None else found.unread), **unread},
+        folder_config={} if found is None or lines else found.folder_config,
+        **depths,
+    )
+    made.class_names = tuple(names) if names and len(names) == made.classes else None
+    return made
+
+
+_SIZES = {  # D: channels of the four maps, and F, of Depth Anything
+    384: ((48, 96, 192, 384), 64),
+    768: ((96, 192, 384, 768), 128),
+    1024: ((256, 512, 1024, 1024), 256),
+}
+
+
+def last_layer(row: HeadLayout) -> str:
+    """Name of the layer of K outputs."""
+    return "classifier" if row.kind == "linear" else "out_3"
+
+
+def fresh_head(row: HeadLayout, count: int, config: ViTConfig, widths: Sequence[int]) -> keras.layers.Layer:
+    """A head with weights as its initializers draw them.
+
+    Args:
+        row: whose rules it follows.
+        count: K.
+        config: of the encoder.
+        widths: channels of each tap.
+    """
+    arguments: dict[str, Any] = {"dtype": at_least_float32(), "name": MAP_HEADS[row.task], **row.options}
+    if row.kind == "linear":
+        return LinearHead(count, use_batch_norm=row.rule != "bins" or "upsample" not in row.options, **arguments)
+    width = config.hidden_size
+    channels, features = _SIZES.get(width, (tuple(max(width // part, 1) for part in (8, 4, 2, 1)), max(width // 6, 8)))
+    classes = row.options.get("end") == "classes"
+    units: dict[str, Any] = {
+        "unit_bias": not classes,
+        "unit_norm": classes,
+        "first_units": 1,
+        "patch_size": config.stride,
+    }
+    return DPTHead(channels, features, count, readout=widths[0] > width, **units, **arguments)
+
+
+def filled_head(
+    found: HeadCheckpoint, count: int, patch_size: int, shapes: Sequence[Shape], strict: bool
+) -> tuple[keras.layers.Layer, list[str]]:
+    """A head with the weights of its file, and lines on what is new.
+
+    Args:
+        found: the file's head.
+        count: K; another than the file's gets a new last layer, of zeros.
+        patch_size: of the encoder.
+        shapes: of the maps of taps.
+        strict: whether to refuse a new last layer.
+
+    Raises:
+        CheckpointError: if the file's arrays have other shapes than its layout's layers.
+    """
+    row, tensors, lines, last = found.layout, dict(found.tensors), [], last_layer(found.layout)
+    if count != found.last_axis(f"{last}/kernel"):
+        old = tensors[f"{last}/kernel"]
+        lines = [f"new {last}", f"set aside {last} of {old.shape[-1]} classes"]
+        tensors |= {f"{last}/kernel": np.zeros((*old.shape[:-1], count)), f"{last}/bias": np.zeros(count)}
+    if strict and lines:
+        raise CheckpointError(
+            "with `strict=True` a head must fit as it is.\n"
+            f"Received: {found.path}, which would need: {'; '.join(lines)}. Pass strict=False to allow this."
+        )
+    arguments = {"dtype": at_least_float32(), "name": MAP_HEADS[row.task], **row.options}
+    with uninitialized_variables():
+        if row.kind == "linear":
+            layer = LinearHead(count, use_batch_norm="batch_norm/gamma" in tensors, **arguments)
+        else:
+            layer = DPTHead(outputs=count, patch_size=patch_size, **_dpt_arguments(found), **arguments)
+        layer.build([tuple(shape) for shape in shapes])
+    variables = {weight.path.partition(f"{layer.name}/")[2]: weight for weight in layer.weights}
+    try:
+        _check_fit(found, variables, tensors)
+    except BaseException:
+        release(variables.values())
+        raise
+    initialize_variables(variables, tensors)
+    return layer, lines
+
+
+def _dpt_arguments(found: HeadCheckpoint) -> dict[str, Any]:
+    """What the tensors show of a `DPTHead`."""
+    there = found.tensors
+    has_before = {"before": "relu"} if "before/kernel" in there and found.layout.name == "huggingface_dpt" else {}
+    return {
+        "channels": [found.last_axis(f"project_{number}/kernel") for number in range(4)],
+        "features": found.last_axis("conv_level_0/kernel"),
+        "readout": "readout_0/kernel" in there,
+        "tap_norm": "batch_norm_tap_0/gamma" in there,
+        "unit_bias": "fuse_0/unit_2/filter_1/bias" in there,
+        "unit_norm": "fuse_0/unit_2/batch_norm_1/gamma" in there,
+        "first_units": 2 if "fuse_0/unit_1/filter_1/kernel" in there else 1,
+        "auxiliary": found.last_axis("auxiliary_3/kernel"),
+        "end_width": found.last_axis("out_2/kernel") or 32,
+        **has_before,
+    }
+
+
+def _check_fit(found: HeadCheckpoint, variables: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
+    shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
+    in_file = {path: tuple(array.shape) for path, array in tensors.items()}
+    wrong = [
+        f"{path}: file {in_file.get(path, 'none')}, model {shapes.get(path, 'none')}"
+        for path in sorted({*shapes, *in_file})
+        if shapes.get(path) != in_file.get(path)
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"the head of a file must have the shapes of its layout.\nReceived: {found.path} with "
+            f"{'; '.join(wrong[:5])}. Bring the file again, or pass the encoder that it was trained on."
+        )
+
+
+_OF_HEAD = re.compile(r"set aside (\d+ arrays|head) outside of")  # a line on the head in the same file
+
+
+def open_encoder(
+    encoder: Any,
+    weights: Path | None,
+    input_shape: Shape | None,
+    pads: bool,
+    resize_method: str | None,
+    strict: bool,
+    beside_head: bool = False,
+    num_heads: int | None = None,
+) -> Encoder:
+    """An encoder upon an input of its own.
+
+    Args:
+        encoder: a `VisionTransformer`, a `ViTConfig`, the name of a variant, or `None` for that of `weights`.
+        weights: file or folder of the encoder's weights, or `None`.
+        input_shape: `(H, W, C)`; by default that of the encoder.
+        pads: whether zeros are put around images that patches do not tile.
+        resize_method: of the position table, or `None`.
+        strict: whether to refuse weights that must be adapted.
+        beside_head: whether the file of `weights` holds a head too, which is left aside.
+        num_heads: of the encoder, where its file does not say.
+
+    Raises:
+        ValueError: for an encoder that has no maps of patches.
+    """
+    fields: dict[str, Any] = {} if num_heads is None else {"num_heads": num_heads}
+    if isinstance(encoder, keras.Model):
+        return _of_model(encoder, input_shape, pads, resize_method)
+    if weights is None:
+        config = variant(encoder) if isinstance(encoder, str) else encoder
+        side = config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)[0] * config.stride
+        shape: Shape = (side, side, 3)
+        warnings.warn(
+            f"the encoder {encoder if isinstance(encoder, str) else 'of this config'} has random weights, so its maps "
+            "say nothing yet. Pass a loaded one: `encoder=keras_vit.build(..., weights=..., include_top=False)`.",
+            stacklevel=4,
+        )
+    else:
+        config, shape = config_and_shape(weights, **fields)
+    images, padded = _inputs(shape if input_shape is None else input_shape, config, pads)
+    adapted: dict[str, Any] = (
+        {} if weights is None else {"strict": strict and not beside_head, "resize_method": resize_method} | fields
+    )
+    model = build(encoder, include_top=False, pooling="none", weights=weights, input_tensor=padded, **adapted)
+    unread = {} if weights is None else unread_arrays(weights, model.weights_layout)
+    report = tuple(line for line in model.load_report if not (beside_head and _OF_HEAD.match(line)))
+    adaptations = [line for line in report if not line.startswith("set aside")]
+    if strict and beside_head and adaptations:
+        raise CheckpointError(
+            "with `strict=True` a file must fit as it is.\n"
+            f"Received: {weights}, which would need: {'; '.join(adaptations)}. Pass strict=False to allow this."
+        )
+    return Encoder(model, images, padded, report, unread)
+
+
+def _inputs(shape: Shape, config: ViTConfig, pads: bool) -> tuple[Tensor, Tensor]:
+    """The input, and what patches are cut from."""
+    if not isinstance(shape, (tuple, list)) or len(shape) != 3:
+        raise ArgumentError(
+            f"`input_shape` must be (H, W, C).\nReceived: input_shape={shape!r}.", parameters=("input_shape",)
+        )
+    if not pads and any(side is not None and side % config.stride for side in shape[:2]):
+        raise ArgumentError(
+            f"height and width must be multiples of the patch, {config.stride} pixels, since this head does not pad.\n"
+            f"Received: input_shape={tuple(shape)}.",
+            parameters=("input_shape",),
+        )
+    images = keras.Input(tuple(shape), name="images")
+    return images, PadToMultiple(config.stride, name="padding")(images) if pads else images
+
+
+def _of_model(model: Any, input_shape: Shape | None, pads: bool, resize_method: str | None) -> Encoder:
+    """A built encoder: itself, where it puts out all tokens of images of this shape; else a copy."""
+    check_vision_transformer(model)
+    if model.config is None or lora_layers(model) or model.config.merged_tokens:
+        raise ArgumentError(
+            "an encoder must know its config, and have neither LoRA nor merged tokens.\n"
+            f"Received: {model.name!r}. Pass what `merge_lora(model)` gives, or the model that it was made from.",
+            parameters=("encoder",),
+        )
+    shape = tuple(model.input_shape[1:] if input_shape is None else input_shape)
+    tiled = None not in shape and not any(side % model.config.stride for side in shape[:2])
+    if model.config.pooling == "none" and not model.classes and shape == model.input_shape[1:] and (tiled or not pads):
+        return Encoder(model, model.input, model.input, model.load_report)
+    images, padded = _inputs(shape, model.config, pads)
+    if padded.shape[1:] != model.input_shape[1:]:
+        model = with_input_shape(model, padded.shape[1:], resize_method)
+    config = model.config.replace(
+        pooling="none",
+        class_token="class" in model.config.prefix_tokens,
+        final_norm="tokens" if model.config.final_norm == "tokens" else "none",
+        representation_size=None,
+        projection_size=None,
+        normalize_embedding=False,
+    )
+    positions, biases = (next(iter(layers), None) for layers in (position_layers(model), bias_layers(model)))
+    grid = getattr(positions or biases, "grid", None)
+    rules = {"resize_method": positions.resize_method} if positions is not None else {}
+    rules |= {"bias_resize_method": biases.resize_method} if biases is not None else {}
+    with uninitialized_variables(), under_policy_of(model):
+        copy = build_graph(padded, config, Head(0, None), grid, model.name, model.preprocessing, **rules)
+    wanted, found = weight_paths(copy), weight_paths(model)
+    initialize_variables(
+        wanted, {path: found[path] for path in wanted}, lambda value: float32_copy(ops.convert_to_numpy(value))
+    )
+    copy.load_report, copy.provenance = model.load_report, model.provenance
+    copy.weights_layout = model.weights_layout
+    return Encoder(copy, images, padded, copy.load_report)

@@ -1,0 +1,206 @@
+"""The row of a published head that makes maps: its names, and what no tensor of it says."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.config.heads import SEGMENTATION
+from keras_vit.weights.families.layout import Arrays, Names
+from keras_vit.weights.families.renames import TORCH, Group, Rename
+
+_COUNTS = r"(.+\.)?num_batches_tracked"  # int64 counts of torch's BatchNorm, which no forward pass reads
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadLayout:
+    """The layout of files with a head that makes maps.
+
+    Attributes:
+        name: of the row.
+        software: whose names these are.
+        kind: of the head: `"linear"`, of classes or bins, or `"dpt"`.
+        requires: regular expressions of whole names below the prefix; each must match one.
+        names: `{(prefix here, prefix in a file): layers}`, of layers inside the head's.
+        prefix: what stands before all names of the head.
+        encoder: what may stand before names of an encoder in the same file, by layouts of encoders.
+        encoder_layouts: those layouts.
+        task: `"segmentation"` or `"depth"`.
+        ignores: names below the prefix that no forward pass reads, and that are written back as they were.
+        normed: whether the encoder's last LayerNorm is applied to every tap.
+        class_token: whether the class token is joined behind each patch of a tap of a linear head.
+        taps: how several taps are spread, by a rule of `tap_blocks`.
+        pads: whether images are padded around their centre, and outputs resized to the unpadded size.
+        resize: how the output is resized to the image.
+        resize_method: of the encoder's positions, where the software of the head has a rule of its own.
+        rule: from numbers to depths: `"bins"`, or one of `DepthOutput`; `"relu"` is `"sigmoid"` with a largest depth.
+        unit: of depths.
+        options: arguments of the head's layer.
+    """
+
+    name: str
+    software: str
+    kind: str
+    requires: tuple[str, ...]
+    names: Names
+    prefix: str = ""
+    encoder: tuple[str, ...] = ()
+    encoder_layouts: tuple[str, ...] = ()
+    task: str = SEGMENTATION
+    ignores: tuple[str, ...] = (_COUNTS,)
+    normed: bool = True
+    class_token: bool = False
+    taps: str = "even"
+    pads: bool = True
+    resize: str = "bilinear"
+    resize_method: str | None = None
+    rule: str = ""
+    unit: str | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def parts_of(self, names: Collection[str]) -> tuple[str, dict[str, str]] | None:
+        """What stands before all names of a file of this layout, and `{name: name below the prefix}` of the head.
+
+        `None` for a file of another layout. Names of an encoder are not among them.
+        """
+        first = re.compile(f"((?:.+?\\.)??){re.escape(self.prefix)}(?:{self.requires[0]})")
+        for before in sorted({match[1] for name in names if (match := first.fullmatch(name))}):
+            encoder = tuple(before + each for each in self.encoder)
+            of_head = [name for name in names if not (encoder and name.startswith(encoder))]
+            start = before + self.prefix
+            below = {name: name.removeprefix(start) for name in of_head if name.startswith(start)}
+            known = len(below) == len(of_head) and all(map(self._is_known, below.values()))
+            if known and all(any(map(re.compile(each).fullmatch, below.values())) for each in self.requires):
+                return before, below
+        return None
+
+    def from_file(self, arrays: Mapping[str, np.ndarray]) -> tuple[Arrays, Arrays]:
+        """`{name below the prefix: array}` to `{path in the head: array}`, and those that nothing reads, by name."""
+        found = {name: self._find(name, "external") for name in arrays}
+        read = {rename.internal[0]: (rename, name) for name, rename in found.items() if rename is not None}
+        tensors = {path: rename.from_file(name, arrays[name])[0] for path, (rename, name) in read.items()}
+        return tensors, {name: arrays[name] for name, rename in found.items() if rename is None}
+
+    def to_file(self, tensors: Mapping[str, np.ndarray]) -> Arrays:
+        """`{path in the head: array}` to `{name in a file: array}`, with the row's prefix."""
+        renames = [self._find(path, "internal") for path in tensors]
+        return {self.prefix + rename.external: rename.to_file(tensors, None) for rename in renames if rename}
+
+    def unmapped(self, paths: Iterable[str]) -> list[str]:
+        """Paths in the head that the layout has no name for."""
+        return [path for path in paths if self._find(path, "internal") is None]
+
+    def is_ignored(self, name: str) -> bool:
+        """Whether nothing reads the array of a name below the prefix."""
+        return any(re.fullmatch(pattern, name) for pattern in self.ignores)
+
+    def _is_known(self, name: str) -> bool:
+        return self._find(name, "external") is not None or self.is_ignored(name)
+
+    def _find(self, name: str, side: str) -> Rename | None:
+        return next((rename for group in self._groups if (rename := group.find(name, side))), None)
+
+    @functools.cached_property
+    def _groups(self) -> tuple[Group, ...]:
+        return tuple(Group(*prefixes, layers, TORCH) for prefixes, layers in self.names.items())
+
+
+def dpt_names(words: Mapping[str, str], numbers: Mapping[str, Sequence[str]]) -> Names:
+    """Names of the layers of a `DPTHead`, by what a software calls those that are numbered.
+
+    Args:
+        words: of single layers.
+        numbers: `{"project_{}": names of the four}`, and the same of others; `"fuse_{}"` are prefixes of fusions, and
+            `"unit_{}"`, `"filter_{}"`, `"batch_norm_{}"` of what is in them, after a dot.
+    """
+    inside = ("fuse_{}", "unit_{}", "filter_{}", "batch_norm_{}", "out")
+    layers: dict[Any, str] = {here: there for here, there in words.items() if here not in inside}
+    for here, names in numbers.items():
+        if here not in inside:
+            layers |= {here.format(number): name for number, name in enumerate(names) if name}
+    for number, fusion in enumerate(numbers["fuse_{}"]):
+        layers[f"fuse_{number}/out"] = f"{fusion}.{words['out']}"
+        for unit, name in enumerate(numbers["unit_{}"], start=1):
+            for part in ("filter_{}", "batch_norm_{}"):
+                pairs = enumerate(numbers.get(part, ()), start=1)
+                layers |= {
+                    f"fuse_{number}/unit_{unit}/{part.format(i)}": f"{fusion}.{name}.{each}" for i, each in pairs
+                }
+    return {("", ""): layers}
+
+
+def counted(name: str, numbers: Iterable[int] = range(4)) -> tuple[str, ...]:
+    """Four names, of which only some numbers are there."""
+    return tuple(name.format(number) if number in numbers else "" for number in range(4))
+
+
+_RESIZED = (0, 1, 3)  # of four maps those with a layer that changes their size
+OF_MMSEG = dpt_names(  # and of DINOv2 and DINOv3
+    {
+        "out": "project.conv",
+        "before": "project.conv",
+        "batch_norm_before": "project.bn",
+        "out_1": "conv_depth.head.0",
+        "out_2": "conv_depth.head.2",
+        "out_3": "conv_depth.head.4",
+    },
+    {
+        "readout_{}": counted("reassemble_blocks.readout_projects.{}.0"),
+        "batch_norm_tap_{}": counted("reassemble_blocks.batchnorm_layers.{}"),
+        "project_{}": counted("reassemble_blocks.projects.{}.conv"),
+        "resize_{}": counted("reassemble_blocks.resize_layers.{}", _RESIZED),
+        "conv_level_{}": counted("convs.{}.conv"),
+        "fuse_{}": counted("fusion_blocks.{}"),
+        "unit_{}": ("res_conv_unit1", "res_conv_unit2"),
+        "filter_{}": ("conv1.conv", "conv2.conv"),
+        "batch_norm_{}": ("conv1.bn", "conv2.bn"),
+    },
+)
+OF_TRANSFORMERS = dpt_names(
+    {
+        "out": "projection",
+        "before": "head.projection",
+        "out_1": "head.head.0",
+        "out_2": "head.head.2",
+        "out_3": "head.head.4",
+        "conv_out": "head.head.0",
+        "batch_norm_out": "head.head.1",
+        "conv_auxiliary": "auxiliary_head.head.0",
+        "batch_norm_auxiliary": "auxiliary_head.head.1",
+        "auxiliary_3": "auxiliary_head.head.4",
+    },
+    {
+        "readout_{}": counted("neck.reassemble_stage.readout_projects.{}.0"),
+        "project_{}": counted("neck.reassemble_stage.layers.{}.projection"),
+        "resize_{}": counted("neck.reassemble_stage.layers.{}.resize", _RESIZED),
+        "conv_level_{}": counted("neck.convs.{}"),
+        "fuse_{}": counted("neck.fusion_stage.layers.{}"),
+        "unit_{}": ("residual_layer1", "residual_layer2"),
+        "filter_{}": ("convolution1", "convolution2"),
+        "batch_norm_{}": ("batch_norm1", "batch_norm2"),
+    },
+)
+OF_DEPTH_ANYTHING = dpt_names(
+    {
+        "out": "out_conv",
+        "out_1": "scratch.output_conv1",
+        "out_2": "scratch.output_conv2.0",
+        "out_3": "scratch.output_conv2.2",
+    },
+    {
+        "project_{}": counted("projects.{}"),
+        "resize_{}": counted("resize_layers.{}", _RESIZED),
+        "conv_level_{}": tuple(f"scratch.layer{number}_rn" for number in (1, 2, 3, 4)),
+        "fuse_{}": tuple(f"scratch.refinenet{number}" for number in (4, 3, 2, 1)),  # the deepest first
+        "unit_{}": ("resConfUnit1", "resConfUnit2"),
+        "filter_{}": ("conv1", "conv2"),
+    },
+)
+
+
+def without(names: Names, *layers: str, **others: str) -> Names:
+    """Names of fewer layers, and of some others."""
+    return {("", ""): {here: there for here, there in names["", ""].items() if here not in layers} | others}
