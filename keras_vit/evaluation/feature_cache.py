@@ -1,17 +1,13 @@
 """Features of every image of a split, the input of a model's head, computed once and cached on the disk.
 
-A file, `<fingerprint>.npz`, is written whole or not at all, so several processes may share a folder. The fingerprint
-covers layers, weights, preprocessing, the bytes of every file, and labels. Names of files and of the model do not
-count, so both may be moved. A damaged or foreign file is made anew, with a warning.
+The fingerprint of an entry of the cache covers layers, weights, preprocessing, the bytes of every file, and labels.
+Names of files and of the model do not count, so both may be moved.
 """
 
 import concurrent.futures
 import dataclasses
 import hashlib
-import os
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,23 +16,20 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.cache import DEFAULT_CACHE, Cache, chosen_dir
 from keras_vit.checks import check_positive_int
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.source import Source
 from keras_vit.evaluation.batched_predict import predict_batches
-from keras_vit.files import atomic_write, expand_path, open_regular
+from keras_vit.files import file_sha256
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation, photo_bytes
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.layer_access import model_fingerprint
 from keras_vit.model.outputs import inference_model
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.download.environment import features_dir
-from keras_vit.weights.read import scan
 
-DEFAULT_CACHE = "default"
-_BLOCK = 1 << 20  # bytes per read
-_FORMAT = 1  # version of the file; a new one invalidates every file
+_FORMAT = 1  # version of an entry; a new one invalidates all
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,6 +56,11 @@ class FeatureSet:
         """The features of the examples with these numbers."""
         return FeatureSet(self.features[rows], self.labels[rows])
 
+    def write(self, folder: Path) -> None:
+        """Writes `features.npy` and `labels.npy`."""
+        np.save(folder / "features.npy", self.features)
+        np.save(folder / "labels.npy", self.labels)
+
 
 def image_features(
     model: ImageModel,
@@ -79,8 +77,8 @@ def image_features(
         source: result of `keras_vit.open_source`.
         split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`.
         batch_size: images at once; the features do not depend on it.
-        cache: folder of the files, by default `features` in the folder of downloaded weights, `KERAS_VIT_CACHE`.
-            `None` keeps no files.
+        cache: folder of what is kept, by default `features` in the folder of downloaded weights, `KERAS_VIT_CACHE`.
+            `None` keeps nothing.
 
     Returns:
         A `FeatureSet`.
@@ -91,23 +89,24 @@ def image_features(
         TypeError: for another type of model.
 
     Warns:
-        UserWarning: if the file cannot be written, or the existing one cannot be read.
+        UserWarning: if they cannot be kept, or those that were kept are damaged.
     """
     check_positive_int("batch_size", batch_size)
     _check_model(model)
     examples = source.split(split)
     if cache is None:
         return _compute(model, source, split, batch_size)
-    if not str(cache):
-        raise ValueError("`cache` must be a folder, or `None` to keep no features.\nReceived: cache=''.")
-    folder = features_dir() if cache == DEFAULT_CACHE else expand_path(cache)
+    folder = chosen_dir(cache, "features")
+    kept = Cache(folder)
     with report_missing_files(examples):
-        path = folder / f"{features_fingerprint(model, examples)}.npz"
-    kept = _read(path, examples.size)
-    if kept is None:
-        kept = _compute(model, source, split, batch_size)
-        _store(path, kept)
-    return kept
+        name = features_fingerprint(model, examples)
+    if (found := kept.get(name, _read)) is None:
+        found = _compute(model, source, split, batch_size)
+        kept.put(name, found.write)
+    if kept.fault is not None:  # a full disk must not lose features that took minutes
+        reason = printable(kept.fault.strerror or str(kept.fault))
+        warnings.warn(f"features are not kept in {printable(folder)}: {reason}", stacklevel=2)
+    return found
 
 
 def _check_model(model: ImageModel) -> None:
@@ -137,35 +136,8 @@ def _compute(model: ImageModel, source: Source, split: str, batch_size: int) -> 
     return FeatureSet(features, labels.astype("int64"))
 
 
-def _read(path: Path, count: int) -> FeatureSet | None:
-    """The features in a file; `None` if it is missing, and with a warning if it is not one that `_store` wrote."""
-    if not os.path.lexists(path) or path.is_dir():  # `_store` warns of a folder
-        return None
-    try:
-        held = {name: (entry.dtype.name, entry.shape) for name, entry in scan(path).entries.items()}
-        width = held.get("features", ("", (0, 0)))[1][-1:]
-        if held != {"features": ("float32", (count, *width)), "labels": ("int64", (count,))}:
-            raise ValueError(f"the file must hold float32 features and int64 labels of {count} images.")
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
-            return FeatureSet(arrays["features"], arrays["labels"])
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        reason = printable(str(error).partition("\n")[0].rstrip("."))
-        warnings.warn(f"features are computed anew, as {printable(path)} is of no use: {reason}", stacklevel=4)
-        return None
-
-
-def _store(path: Path, found: FeatureSet) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as part, open(part, "wb") as file:
-            np.savez(file, features=found.features, labels=found.labels)
-    except OSError as error:  # a full disk must not lose features that took minutes
-        reason = error.strerror or printable(error)
-        if path.is_dir():
-            reason = f"{path.name} is a folder there; move it away"
-        elif path.parent.exists() and not path.parent.is_dir():
-            reason = "it is a file, and must be a folder"
-        warnings.warn(f"features are not kept in {printable(path.parent)}: {reason}", stacklevel=4)
+def _read(folder: Path) -> FeatureSet:
+    return FeatureSet(*(np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("features", "labels")))
 
 
 def features_fingerprint(model: ImageModel, split: Any) -> str:
@@ -202,8 +174,4 @@ def _examples(split: Any) -> Iterator[bytes]:
 def _digest(place: PhotoLocation) -> bytes:
     if isinstance(place, ByteRange):
         return hashlib.sha256(photo_bytes(place)).digest()
-    found = hashlib.sha256()
-    with open_regular(place) as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.digest()
+    return bytes.fromhex(file_sha256(place))

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.cache import DEFAULT_CACHE
 from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int, check_seed
 from keras_vit.data.source import Data, Source, check_split
 from keras_vit.data.splits import divide
-from keras_vit.evaluation.feature_cache import DEFAULT_CACHE, FeatureSet, image_features
+from keras_vit.evaluation.feature_cache import FeatureSet, image_features
 from keras_vit.evaluation.metrics import ClassResult, class_results, confusion_matrix
 from keras_vit.model.image_model import ImageModel
 from keras_vit.pages.formatting import printable

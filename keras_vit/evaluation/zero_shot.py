@@ -37,7 +37,7 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
         `(1 - alpha) zero_shot + alpha finetuned`: arrays by name, or a new model like `finetuned`.
 
     Raises:
-        ValueError: for weights of other names or shapes, classes in another order, or a share out of range.
+        ValueError: for weights of other names or shapes, or not finite; classes in another order; a share out of range.
 
     Source: arXiv:2109.01903, equation 1.
     """
@@ -65,6 +65,12 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
             f"{shapes[1].get(differing[0])}.",
             parameters=("zero_shot", "finetuned"),
         )
+    for argument, arrays in (("zero_shot", first), ("finetuned", second)):
+        if wrong := next((name for name, array in arrays.items() if not np.isfinite(array).all()), None):
+            raise ArgumentError(
+                f"weights of `{argument}` must be finite.\nReceived: {wrong}, with NaN or infinity.",
+                parameters=(argument,),
+            )
     mixed = {name: (1 - alpha) * np.asarray(first[name]) + alpha * np.asarray(second[name]) for name in second}
     if not isinstance(finetuned, keras.Model):
         return mixed

@@ -16,6 +16,7 @@ TASKS = {  # a class in the module of that name, with `_` for `-`
     "multi-label": "MultiLabel",
     "contrastive": "Contrastive",
     "regression": "Regression",
+    "segmentation": "Segmentation",
 }
 DEFAULT = "classification"  # of a run that names none, and of every run before version 0.7
 

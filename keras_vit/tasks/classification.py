@@ -3,17 +3,16 @@
 import csv
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from keras_vit.checks import ArgumentError, check_positive, did_you_mean
-from keras_vit.files import atomic_write, expand_path, read_regular
+from keras_vit.files import atomic_write
 from keras_vit.pages.cards import CLASSIFICATION, classes_section
 from keras_vit.pages.formatting import columns, markdown_text, printable, spreadsheet_cell
 from keras_vit.pages.html import PICTURE, Panel, Section, png_uri
-from keras_vit.tasks.task import MOST_PHOTOS, CardParts, Task, option, photos_section
+from keras_vit.tasks.class_weights import BALANCED, ordered_weights, read_class_weights
+from keras_vit.tasks.task import MOST_PHOTOS, TOP, CardParts, Task, option, photos_section
 
 if TYPE_CHECKING:
     from keras_vit.data.source import Source
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from keras_vit.evaluation import Evaluation
     from keras_vit.training.plan import Plan
 
-BALANCED = "balanced"  # weights
-_MOST_BYTES = 1 << 24  # of a table of weights
 CONFUSION, CONFUSION_TABLE = "confusion_matrix.png", "confusion_matrix.csv"
 _CORNER = "true \\ predicted"  # first cell of the confusion matrix
 _CELLS = ("true", "predicted", "images")  # columns where it is a list of cells
@@ -55,19 +52,12 @@ class Classification(Task):
 
     class_weights: str | Mapping[str, float] | None = option(
         None,
-        "of classification: how much an image of each class counts in the loss; balanced, or a .csv file with the "
-        "columns class and weight; by default all the same",
+        "",  # the help of segmentation's option has both
         metavar="WEIGHTS",
     )
 
     def __post_init__(self) -> None:
-        weights = self.class_weights
-        if weights is None or weights == BALANCED:
-            return
-        found = weights if isinstance(weights, Mapping) else _read_weights(weights)
-        for name, weight in found.items():
-            check_positive(f"class_weights[{name!r}]", weight)
-        object.__setattr__(self, "class_weights", {str(name): float(weight) for name, weight in found.items()})
+        object.__setattr__(self, "class_weights", read_class_weights(self.class_weights))
 
     def targets(self, names: Sequence[str] | None = None) -> "Targets":
         from keras_vit.data.targets import CLASS_LABELS
@@ -103,19 +93,9 @@ class Classification(Task):
 
     def _weights(self, source: "Source") -> list[float] | None:
         """The weight of each class."""
-        if not isinstance(self.class_weights, Mapping):
-            return None if self.class_weights is None else _balanced_weights(source)
-        names, given = source.class_names, self.class_weights
-        missing = [name for name in names if name not in given]
-        unknown = [name for name in given if name not in names]
-        if missing or unknown:
-            wrong = f"{unknown[0]!r}, which is no class" if unknown else f"none for {missing[0]!r}"
-            raise ArgumentError(
-                "`class_weights` must have a weight for each class of the data, by its name.\n"
-                f"Received: {wrong}.{did_you_mean(unknown[0], names) if unknown else ''}",
-                parameters=("class_weights",),
-            )
-        return [given[name] for name in names]
+        if self.class_weights == BALANCED:
+            return _balanced_weights(source)
+        return ordered_weights(self.class_weights, source.class_names)
 
     def evaluate(
         self, model: Any, data: Any, split: str | None = None, *, names: Sequence[str] | None = None, **options: Any
@@ -194,7 +174,7 @@ class Classification(Task):
             limits=list(_limits(result)),
         )
 
-    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int) -> list[dict[str, Any]]:
+    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int | None) -> list[dict[str, Any]]:
         import numpy as np
 
         from keras_vit.model.outputs import output_spec
@@ -204,17 +184,17 @@ class Classification(Task):
         if output_spec(model).kind == "logits":
             powers = np.exp(outputs - outputs.max())
             outputs = powers / powers.sum()
-        order = (-outputs).argsort(kind="stable")[:top]
+        order = (-outputs).argsort(kind="stable")[: top or TOP]
         return [{"class": names[number], "probability": float(outputs[number])} for number in order]
 
     def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield from columns([(f"  {item['probability']:7.2%}", printable(item["class"])) for item in answer])
 
-    def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
-        places = ["", *(f"_{place}" for place in range(2, min(top, len(names)) + 1))]
+    def answer_columns(self, names: Sequence[str], top: int | None) -> list[str]:
+        places = ["", *(f"_{place}" for place in range(2, min(top or TOP, len(names)) + 1))]
         return [f"{name}{place}" for place in places for name in ("label", "probability")]
 
-    def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
         return [cell for item in answer for cell in (spreadsheet_cell(item["class"]), f"{item['probability']:.6g}")]
 
     def evaluation_lines(self, evaluation: "Evaluation", split: str, name: str) -> Iterator[str]:
@@ -236,25 +216,6 @@ def _balanced_weights(source: "Source") -> list[float]:
 
     counts = np.bincount(source.split("train").labels, minlength=len(source.class_names))
     return (counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))).tolist()
-
-
-def _read_weights(file: Any) -> dict[str, float]:
-    """The weights in a table."""
-    try:
-        text = read_regular(expand_path(file), _MOST_BYTES).decode("utf-8-sig")
-        header, *rows = [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if row]
-        if [name.strip().lower() for name in header] != ["class", "weight"]:
-            raise ValueError(f"its first line is {','.join(header)!r}")
-        if repeated := [name for name, count in Counter(row[0] for row in rows).items() if count > 1]:
-            raise ValueError(f"{repeated[0]!r} stands there twice")
-        return {name: float(weight) for name, weight in rows}
-    except (OSError, ValueError, TypeError) as error:
-        fault = getattr(error, "strerror", None) or error
-        raise ArgumentError(
-            "`class_weights` must be 'balanced', or the path of a .csv file with the columns class and weight.\n"
-            f"Received: {file!r}: {fault}.{did_you_mean(file, [BALANCED])}",
-            parameters=("class_weights",),
-        ) from None
 
 
 def write_confusion(evaluation: "Evaluation", path: Path) -> None:

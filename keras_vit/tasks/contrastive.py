@@ -6,16 +6,23 @@ The model has no classes: a photo is near to what is said of it. The best epoch 
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from keras_vit.checks import ArgumentError, check_choice, check_flag
+from keras_vit.checks import ArgumentError, check_choice, check_flag, did_you_mean
+from keras_vit.config.variants import ENCODERS
+from keras_vit.config.vit import ViTConfig
+from keras_vit.files import expand_path
 from keras_vit.pages.formatting import columns, printable
 from keras_vit.pages.html import Panel, Section
 from keras_vit.tasks.task import MOST_PHOTOS, CardParts, Task, option, photos_section
+from keras_vit.weights.checkpoint import TOWERS, TOWERS_FILE
+from keras_vit.weights.registry import all_records
+from keras_vit.weights.text_tower import SET_ASIDE
 
 if TYPE_CHECKING:
     from keras_vit.data.source import Source
@@ -23,15 +30,14 @@ if TYPE_CHECKING:
     from keras_vit.training.plan import Plan
 
 LOSSES = ("softmax", "sigmoid")
-TOWERS = "model"  # folder of a run
 _AT = (1, 5, 10)
 _WAYS = {"image_to_text": "text of an image", "text_to_image": "image of a text"}
-_NEAREST = 3  # captions of a photo in a report
+_NEAREST, _LONGEST = 3, 120  # captions of a photo in a report, and letters of one
 _MEANINGS = (
     "Recall at 5 of the text of an image: how often the caption of a photo is among the 5 captions that are nearest to "
     "it. Pairs of an equal photo or an equal caption do not count against each other.",
     "Mean recall: the mean of recall at 1, 5 and 10, both ways.",
-    "Chance: recall at 1 of a model that has learned nothing.",
+    "Chance: what a model has that has learned nothing, as 10 of 28 captions are among the 10 nearest.",
     "Loss: of all pairs as one batch; it grows with their number.",
 )
 _USE = """\
@@ -43,6 +49,14 @@ model = keras_vit.zero_shot("model", classes=["cat", "dog"])
 
 The folder `model` has both towers and the tokenizer. `keras-vit predict PHOTO --model model --classes "cat,dog"` names
 what is on a photo, and `keras-vit search` finds photos by words."""
+_OPENED = {
+    True: "OpenCLIP opens the folder too.",
+    False: "OpenCLIP has no such towers: keras_vit alone opens the folder.",
+}
+_FOR_TRANSFORMERS = (
+    '`keras_vit.save_checkpoint(towers, folder, "huggingface")` writes both for transformers, where `towers` is the '
+    "model in `best.keras`."
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,9 +110,14 @@ class PairEvaluation:
             f"For {found['text_to_image_1']:.1%} of {self.count:,} captions the right photo is the nearest one, and "
             f"for {found['text_to_image_5']:.1%} it is among the five nearest."
         )
-        figures = [("mean recall", f"{self.recall:.4f}"), ("chance", f"{1 / self.count:.4f}")]
+        chances = [min(k / self.count, 1.0) for k in _AT]
+        figures = [("mean recall", f"{self.recall:.4f}"), ("by chance", f"{np.mean(chances):.4f}")]
         figures += [("loss (nats)", f"{self.loss:.4f}"), ("pairs", f"{self.count:,}")]
-        table = Section("Recall", header=_header(), rows=list(_recall_rows(found)))
+        table = Section(
+            "Recall",
+            header=_header(),
+            rows=[*_recall_rows(found), ("chance", *(f"{chance:.4f}" for chance in chances))],
+        )
         return Panel(answer, figures, _MEANINGS, [table, *sections])
 
 
@@ -107,7 +126,8 @@ class Contrastive(Task):
     """Both towers on captions: `keras_vit.finetune(pairs, out, task="contrastive", weights=folder)`.
 
     Args:
-        loss: `"softmax"`, CLIP's over the whole batch of all devices, or `"sigmoid"`, SigLIP's.
+        loss: `"softmax"`, CLIP's over the whole batch of all devices, or `"sigmoid"`, SigLIP's; by default that of the
+            weights: the sigmoid loss if these have a bias.
         lock_image: whether the text tower alone learns (LiT).
         caption_column: of the table; by default `caption`, else `text`.
         text: the text tower where the weights have none: a folder, a published name, or a `.keras` file of a
@@ -118,12 +138,12 @@ class Contrastive(Task):
     head: ClassVar[str | None] = None
     metrics: ClassVar[tuple[str, ...]] = ("recall",)
     curves: ClassVar[Mapping[str, str]] = {"loss": "loss (nats)", "recall": "mean recall"}
-    files: ClassVar[Mapping[str, bytes]] = {f"{TOWERS}/open_clip_model.safetensors": rb".{8}\{"}
+    files: ClassVar[Mapping[str, bytes]] = {TOWERS_FILE: rb".{8}\{"}
     predict_options: ClassVar[str] = ' --classes "cat,dog"'
     recipe: ClassVar[str | None] = "clip"
     splits_batches: ClassVar[bool] = False
 
-    loss: str = option("softmax", "", choices=LOSSES)  # the help of regression's option has both
+    loss: str | None = option(None, "", choices=LOSSES)  # the help of regression's option has both
     lock_image: bool = option(False, "of contrastive: the text tower alone learns", action="store_true")
     caption_column: str | None = option(
         None, "of contrastive: column of the captions; by default caption or text", metavar="NAME"
@@ -135,7 +155,8 @@ class Contrastive(Task):
     )
 
     def __post_init__(self) -> None:
-        check_choice("loss", self.loss, LOSSES)
+        if self.loss is not None:
+            check_choice("loss", self.loss, LOSSES)
         check_flag("lock_image", self.lock_image)
         if self.text is not None:
             object.__setattr__(self, "text", os.fspath(self.text))
@@ -145,7 +166,6 @@ class Contrastive(Task):
             "accumulation_steps": "each pair is compared with the whole batch, which cannot be cut into parts",
             "start_image_size": "images of a contrastive training have one size",
             "layer_decay": "the layers of two towers have no common order",
-            "lora_rank": "the factors of LoRA are for one tower",
         }
         for name, reason in refused.items():
             if getattr(options, name) not in (None, 1):
@@ -159,12 +179,24 @@ class Contrastive(Task):
                 f"Received: layout={options.layout!r}. Leave it out.",
                 parameters=("layout",),
             )
-        if self.lock_image and options.trainable != "all":
+        if self.text is not None and not self._may_be_text():
+            raise ArgumentError(
+                "`text` must be a folder or file with a text tower, or a published name, as 'clip/B16'.\n"
+                f"Received: text={self.text!r}, where nothing is.{did_you_mean(self.text, ENCODERS)}",
+                parameters=("text",),
+            )
+        if self.lock_image and options.learning != "all":
             raise ArgumentError(
                 "`lock_image` locks the whole image tower, so `trainable` must be left out.\n"
-                f"Received: lock_image=True, trainable={options.trainable!r}.",
+                f"Received: lock_image=True, trainable={options.learning!r}.",
                 parameters=("lock_image", "trainable"),
             )
+
+    def _may_be_text(self) -> bool:
+        """Whether something is at the place of the text tower, or it is a name."""
+        text = str(self.text)
+        names = {*ENCODERS, *(record.name for record in all_records())}
+        return os.path.exists(expand_path(text)) or text.startswith(("hf:", "https://")) or text in names
 
     # Data
 
@@ -176,7 +208,7 @@ class Contrastive(Task):
     def check_source(self, source: "Source") -> None:
         import warnings
 
-        captions = source.split("train").labels[:, 0].tolist()
+        captions = _captions(source, ("train",))
         if repeated := len(captions) - len(set(captions)):
             warnings.warn(
                 f"{repeated:,} of {len(captions):,} training captions of {source.name} are equal to another one. In a "
@@ -206,16 +238,37 @@ class Contrastive(Task):
                 raise
         return builder(config, **arguments, include_top=False)
 
-    def prepare(self, model: Any, plan: "Plan", source: "Source", head: str) -> Any:
-        from keras_vit.training.contrastive import ContrastiveModel
+    @property
+    def trains_image_model(self) -> bool:
+        return not self.lock_image
 
+    def prepare(self, model: Any, plan: "Plan", source: "Source", head: str) -> Any:
         if not 2 <= plan.batch_size <= source.sizes["train"]:
             raise ArgumentError(
                 "`batch_size` must be from 2 to the number of training pairs, as pairs of a batch are compared.\n"
                 f"Received: batch_size={plan.batch_size}, {source.sizes['train']:,} pairs of {source.name}.",
                 parameters=("batch_size",),
             )
+        import warnings
+
+        from keras_vit.data.caption_targets import caption_lines
+
+        for line in caption_lines(_captions(source, source.splits), model.text.tokenizer):
+            warnings.warn(line, UserWarning, stacklevel=2)
+        return model
+
+    def complete(self, model: Any, lora_rank: int | None = None) -> Any:
+        from keras_vit.model.freezing import add_lora, set_trainable
+        from keras_vit.model.layer_access import head_layers
+        from keras_vit.training.contrastive import ContrastiveModel
+
         text = self._text_tower(model)
+        if self.text is None:  # the text tower of the file is taken
+            model.load_report = tuple(line for line in model.load_report if not line.startswith(SET_ASIDE))
+        if lora_rank is not None:
+            add_lora(text, lora_rank)
+            for projection in head_layers(model):  # trained, unlike the head of a classifier
+                set_trainable(projection, False)
         return ContrastiveModel(model, text, self.loss, lock_image=self.lock_image, name=model.name)
 
     def _text_tower(self, image: Any) -> Any:
@@ -227,7 +280,8 @@ class Contrastive(Task):
             raise ArgumentError(
                 "both towers must be known.\n"
                 f"Received: an image tower {image.name!r} without weights, and no `text`. Pass weights of both as "
-                "`weights`, or a text tower as `text` (`--text`).",
+                "`weights`, or a text tower as `text`: to begin with random numbers, one that `build_text` made and "
+                "`save` wrote as .keras with its tokenizer.",
                 parameters=("weights", "text"),
             )
         if str(source).endswith(".keras"):
@@ -267,9 +321,16 @@ class Contrastive(Task):
     # A trained model
 
     def opened(self, model: Any) -> Any:
-        image = model.image
+        from keras_vit.model.freezing import merge_lora
+        from keras_vit.model.layer_access import lora_layers
+        from keras_vit.training.contrastive import ContrastiveModel
+
         scale, bias = model.scale_and_bias()
-        for tower in (image, model.text):
+        image, text = (merge_lora(tower) if lora_layers(tower) else tower for tower in (model.image, model.text))
+        if lora_layers(model):
+            options = {"logit_scale": scale, "logit_bias": bias or 0.0, "name": model.name}
+            model = ContrastiveModel(image, text, model.kind, **options)
+        for tower in (image, text):
             tower.logit_scale, tower.logit_bias = scale, bias or 0.0
         object.__setattr__(image, "towers", model)  # past Keras, which would count its weights as the image tower's
         return image
@@ -318,6 +379,7 @@ class Contrastive(Task):
             **run,
             "test_loss": evaluation.loss,
             "recalls": evaluation.recalls,
+            **_opened_by(evaluation.towers),
         }
 
     def write_files(self, evaluation: PairEvaluation, folder: Path) -> None:
@@ -359,7 +421,7 @@ class Contrastive(Task):
             hub_task=("zero-shot-image-classification", "Image and text embeddings"),
             figures=[*figures, ("loss", "Contrastive loss in nats", result["test_loss"])],
             subject=f"An image tower and a text tower with embeddings of {result['embedding_size']:,} numbers",
-            use=_USE,
+            use=" ".join(_use_parts(result)),
             note=f"Chance at 1 is {1 / result['test_images']:.4f}. Recall falls as the number of pairs grows.",
             sections={},
             answers="It says how near a photo and a text are, and nothing else.",
@@ -368,16 +430,16 @@ class Contrastive(Task):
 
     # Answers
 
-    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int) -> list[dict[str, Any]]:
+    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int | None) -> list[dict[str, Any]]:
         raise _needs_words()
 
     def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         raise _needs_words()
 
-    def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
+    def answer_columns(self, names: Sequence[str], top: int | None) -> list[str]:
         raise _needs_words()
 
-    def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
         raise _needs_words()
 
     def evaluation_lines(self, evaluation: PairEvaluation, split: str, name: str) -> Iterator[str]:
@@ -397,6 +459,31 @@ class Contrastive(Task):
 
     def checkpoint_arguments(self, names: Sequence[str] | None) -> dict[str, Any]:
         return {}
+
+
+def _captions(source: "Source", splits: Iterable[str]) -> list[str]:
+    return [text for split in splits for text in source.split(split).labels[:, 0].tolist()]
+
+
+def _opened_by(towers: Any) -> dict[str, Any]:
+    """Whether OpenCLIP opens the folder of both towers, and transformers' `model_type` of them, or `None`."""
+    from keras_vit.weights.metadata.two_towers import is_usual_clip, transformers_kind
+    from keras_vit.weights.read import CheckpointError
+
+    configs = towers.image.config, towers.text.config
+    try:
+        kind = transformers_kind(*configs)
+    except (AttributeError, CheckpointError):  # of a ResNet
+        kind = None
+    return {"open_clip": isinstance(configs[0], ViTConfig) and is_usual_clip(*configs), "transformers": kind}
+
+
+def _use_parts(result: Mapping[str, Any]) -> Iterator[str]:
+    yield _USE
+    if "open_clip" in result:  # not of earlier versions
+        yield _OPENED[result["open_clip"]]
+    if result.get("transformers"):
+        yield _FOR_TRANSFORMERS
 
 
 def _header() -> tuple[str, ...]:
@@ -424,11 +511,12 @@ def _photos(evaluation: PairEvaluation, source: "Source", split: str) -> Section
         cosines = evaluation.texts @ evaluation.images[index]
         nearest = dict.fromkeys(evaluation.captions[place] for place in np.argsort(-cosines, kind="stable"))
         own, texts = evaluation.captions[index], list(nearest)[:_NEAREST]
-        parts = [(printable(text), text == own) for text in texts]
-        if own not in texts:
-            parts.append(
-                (f"not among them: {printable(own)} (place {int(evaluation.ranks['image_to_text'][index])})", True)
-            )
-        photos.append((index, [part for pair in parts for part in (("; ", False), pair)][1:]))
-    note = f"The {_NEAREST} captions of the {split} set that are nearest to each photo; its own is bold."
+        places = {text: place for place, text in enumerate(texts, 1)}
+        places.setdefault(own, int(evaluation.ranks["image_to_text"][index]))
+        parts = [(f"{place}. {shorten(printable(text), _LONGEST)}", text == own) for text, place in places.items()]
+        photos.append((index, [part for each in parts for part in (("\n", False), each)][1:]))
+    note = (
+        f"The {_NEAREST} captions of the {split} set that are nearest to each photo. Its own is bold, with its place "
+        "where it is not among them."
+    )
     return photos_section("Photos with their nearest captions", note, photos, source, split)

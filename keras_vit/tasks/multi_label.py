@@ -197,6 +197,7 @@ class MultiLabel(RowTask):
     name: ClassVar[str] = "multi-label"
     head: ClassVar[str] = "labels"
     metrics: ClassVar[tuple[str, ...]] = ("average_precision",)
+    ranks: ClassVar[bool] = True
     curves: ClassVar[Mapping[str, str]] = {"loss": "loss (nats)", "average_precision": "mean average precision"}
 
     positive_weight: float | tuple[float, ...] | str | None = option(
@@ -327,25 +328,36 @@ class MultiLabel(RowTask):
             limits=limits,
         )
 
-    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int) -> list[dict[str, Any]]:
+    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int | None) -> list[dict[str, Any]]:
         if not np.isfinite(outputs).all():
             raise ValueError("the model's scores are not finite, so its weights are damaged.")
         scores = 0.5 + 0.5 * np.tanh(np.asarray(outputs, "float64") / 2)
         limits = np.broadcast_to(self._threshold, scores.shape)
-        chosen = [place for place in (-scores).argsort(kind="stable") if scores[place] >= limits[place]]
-        return [{"label": names[place], "score": float(scores[place])} for place in chosen]
+        order, predicted = (-scores).argsort(kind="stable"), scores >= limits
+        found = [
+            {"label": names[place], "score": float(scores[place]), "predicted": bool(predicted[place])}
+            for rank, place in enumerate(order)
+            if predicted[place] or rank < (top or 0)
+        ]
+        return found if top else [{name: item[name] for name in ("label", "score")} for item in found]
 
     def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-        yield from columns([(f"  {item['score']:7.2%}", printable(item["label"])) for item in answer])
+        below = {False: "  (below its threshold)"}
+        rows = ((item, below.get(item.get("predicted", True), "")) for item in answer)
+        yield from columns([(f"  {item['score']:7.2%}", printable(item["label"]) + note) for item, note in rows])
         if not answer:
             yield "  no label above its threshold"
 
-    def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
-        return ["labels", "scores"]
+    def answer_columns(self, names: Sequence[str], top: int | None) -> list[str]:
+        own = ("path", "status", "labels", "scores")
+        return [*own[2:], *(f"{name}_score" if name in own else spreadsheet_cell(name) for name in names if top)]
 
-    def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:
-        labels = ";".join(str(item["label"]) for item in answer)  # as a table to train on has them
-        return [spreadsheet_cell(labels), ";".join(f"{item['score']:.6g}" for item in answer)]
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+        cells = {item["label"]: f"{item['score']:.6g}" for item in answer}
+        predicted = [item["label"] for item in answer if item.get("predicted", True)]
+        labels = ";".join(predicted)  # as a table to train on has them
+        of_each = [cells.get(name, "") for name in names] if any("predicted" in item for item in answer) else []
+        return [spreadsheet_cell(labels), ";".join(cells[name] for name in predicted), *of_each]
 
     def evaluation_lines(self, evaluation: LabelEvaluation, split: str, name: str) -> Iterator[str]:
         measured = f"{evaluation.average_precision:.4f} on {evaluation.count:,} images of {name}"

@@ -136,13 +136,14 @@ class Regression(RowTask):
     name: ClassVar[str] = "regression"
     head: ClassVar[str] = "numbers"
     metrics: ClassVar[tuple[str, ...]] = ("r2",)
+    augmentation: ClassVar[str] = "flip"  # a crop changes the sizes that numbers may be of
     curves: ClassVar[Mapping[str, str]] = {"loss": "loss", "r2": "R2"}
     files: ClassVar[Mapping[str, bytes]] = {PREDICTED: PICTURE}
 
     loss: str = option(
         "mse",
-        "of regression: mse, mae or huber, of standardized numbers; of contrastive: softmax or sigmoid; by default the "
-        "first",
+        "of regression: mse (default), mae or huber, of standardized numbers; of contrastive: softmax or sigmoid, by "
+        "default that of the weights",
         metavar="LOSS",
     )
 
@@ -178,14 +179,12 @@ class Regression(RowTask):
         return "int"
 
     def compile_arguments(self, plan: "Plan", encoding: str, source: "Source") -> dict[str, Any]:
-        import keras
-
         from keras_vit.data.row_targets import mean_and_deviation
-        from keras_vit.training.losses import StandardizedLoss
+        from keras_vit.training.losses import StandardizedLoss, StandardizedR2Score
 
-        r2 = keras.metrics.R2Score(name=self.metrics[0])
-        loss = StandardizedLoss(self.loss, mean_and_deviation(source)[1])
-        return plan.compile_arguments("one_hot", [r2]) | {"loss": loss}
+        means, deviations = mean_and_deviation(source)
+        r2 = StandardizedR2Score(means, deviations, name=self.metrics[0])
+        return plan.compile_arguments("one_hot", [r2]) | {"loss": StandardizedLoss(self.loss, deviations)}
 
     def measure(self, found: "OutputRows") -> NumberEvaluation:
         return measure_numbers(found.outputs, found.targets, found.names, found.seconds)
@@ -240,25 +239,32 @@ class Regression(RowTask):
             limits=["It says nothing of how sure it is of a number."],
         )
 
-    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int) -> list[dict[str, Any]]:
+    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int | None) -> list[dict[str, Any]]:
         if not np.isfinite(outputs).all():
             raise ValueError("the model's numbers are not finite, so its weights are damaged.")
         return [{"name": name, "value": float(value)} for name, value in zip(names, outputs, strict=True)]
 
     def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-        yield from columns([(f"  {printable(item['name'])}", f"{item['value']:.6g}") for item in answer])
+        yield from columns([(f"  {printable(item['name'])}", _exact(item["value"])) for item in answer])
 
-    def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
+    def answer_columns(self, names: Sequence[str], top: int | None) -> list[str]:
         return [f"{name}_predicted" if name in ("path", "status") else spreadsheet_cell(name) for name in names]
 
-    def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:
-        return [f"{item['value']:.6g}" for item in answer]
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+        return [_exact(item["value"]) for item in answer]
 
     def evaluation_lines(self, evaluation: NumberEvaluation, split: str, name: str) -> Iterator[str]:
         r2 = "none" if evaluation.r2 is None else f"{evaluation.r2:.4f}"
         yield f"{split} R2 {r2} on {evaluation.count:,} images of {name}"
         yield ""
         yield from columns([_HEADER, *(result.row() for result in evaluation.classes)])
+
+
+def _exact(value: float) -> str:
+    """A float32 in the fewest digits that tell it from all others."""
+    number = np.float32(value)
+    plain = 1e-4 <= abs(number) < 1e16 or number == 0
+    return np.format_float_positional(number, trim="-") if plain else str(number)
 
 
 def measure_numbers(

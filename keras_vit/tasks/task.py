@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keras_vit.training.plan import Plan
 
 MOST_PHOTOS = 24  # of a report
+TOP = 5  # classes that an answer names, by default
 _THUMBNAIL = 160  # pixels, the longer side
 
 
@@ -67,10 +68,12 @@ class Task(abc.ABC):
         larger_is_better: of that metric.
         curves: the columns that `curves.png` shows with rate and gradient, two, with the words of their axes.
         files: that the task writes into a run folder, each with the pattern of its beginning.
-        ranks: whether an answer is the best of all outputs, so that it can be asked how many to name.
+        ranks: whether outputs are scores, so that `predict` takes how many of the highest to name.
         predict_options: of the command `predict`, that a model of the task needs.
         recipe: name of the recipe where none is asked for; by default that of weights or of the small model.
+        augmentation: name of that of training images where none is asked for; by default the recipe's.
         splits_batches: whether a batch can be computed in micro-batches.
+        trainable: the weights that learn where that is not asked for, as the option of that name has it.
     """
 
     name: ClassVar[str]
@@ -82,7 +85,14 @@ class Task(abc.ABC):
     ranks: ClassVar[bool] = False
     predict_options: ClassVar[str] = ""
     recipe: ClassVar[str | None] = None
+    augmentation: ClassVar[str | None] = None
     splits_batches: ClassVar[bool] = True
+    trainable: ClassVar[str] = "all"
+
+    @property
+    def trains_image_model(self) -> bool:
+        """Whether the model of images learns, so that LoRA is added to it."""
+        return True
 
     # The record
 
@@ -116,6 +126,22 @@ class Task(abc.ABC):
             names: of the outputs that a model has, for data to measure it on.
         """
 
+    def of_data(self, masks: str | None) -> "Task":
+        """The task for other data than those of its run.
+
+        Args:
+            masks: where these have their masks, if that was given.
+
+        Raises:
+            ValueError: for masks of a task without any.
+        """
+        if masks is not None:
+            raise ArgumentError(
+                f"`masks` are of models of pixels.\nReceived: masks={masks!r} for a model of {self.name}.",
+                parameters=("masks",),
+            )
+        return self
+
     def check_source(self, source: "Source") -> None:  # noqa: B027  # most have none
         """Reads and checks what `open_source` has not, before a run."""
 
@@ -137,11 +163,20 @@ class Task(abc.ABC):
         """The model by `build` or `build_resnet`, with these arguments, those of `model_arguments` among them."""
         return builder(config, **arguments)
 
-    def prepare(self, model: Any, plan: "Plan", source: "Source", head: str) -> Any:
-        """The model with the initial values of its head, to be compiled; it may be another one.
+    def complete(self, model: Any, lora_rank: int | None = None) -> Any:
+        """All that is trained, before its memory is estimated and its batch chosen; it may be another model.
 
         Args:
             model: as it was built, or one of the user's own.
+            lora_rank: of the factors that `model` has, for what is put next to it.
+        """
+        return model
+
+    def prepare(self, model: Any, plan: "Plan", source: "Source", head: str) -> Any:
+        """The model with the initial values of its head, to be compiled.
+
+        Args:
+            model: of `complete`.
             plan: of the training.
             source: the data.
             head: `"reset"`, or `"keep"` for a model of the user's own, as `Plan.prepare` takes it.
@@ -237,14 +272,14 @@ class Task(abc.ABC):
     # Answers
 
     @abc.abstractmethod
-    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int) -> list[dict[str, Any]]:
+    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int | None) -> list[dict[str, Any]]:
         """What is on one image, ready for JSON.
 
         Args:
             model: that answered.
             outputs: its K numbers.
             names: of them.
-            top: how many to name at most, where that is a choice.
+            top: how many of the highest to name, of a task that ranks; `None` is its own choice.
 
         Raises:
             ValueError: for numbers that are not finite.
@@ -255,12 +290,12 @@ class Task(abc.ABC):
         """That answer in lines."""
 
     @abc.abstractmethod
-    def answer_columns(self, names: Sequence[str], top: int) -> list[str]:
+    def answer_columns(self, names: Sequence[str], top: int | None) -> list[str]:
         """Names of the columns that a table of answers has besides `path` and `status`; arguments as of `answer`."""
 
     @abc.abstractmethod
-    def answer_cells(self, answer: Sequence[Mapping[str, Any]]) -> list[str]:
-        """That answer as the cells of those columns."""
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+        """That answer as the cells of those columns; `names` are those of all outputs."""
 
     @abc.abstractmethod
     def evaluation_lines(self, evaluation: Any, split: str, name: str) -> Iterator[str]:

@@ -214,6 +214,8 @@ def test_data_of_other_classes_is_refused():
         evaluate(make_tiny(classes=5), {"train": pair, "test": pair})
     with pytest.raises(ValueError, match=r"'b' .* 'x'"):
         evaluate(make_tiny(), {"train": pair, "test": pair, "class_names": NAMES}, class_names=("a", "x", *"cdefg"))
+    with pytest.raises(TypeError, match="order of the outputs, and a set"):
+        evaluate(make_tiny(), {"train": pair, "test": pair}, class_names={*NAMES})
     model = make_tiny()
     model.class_names = ("b", "a", *NAMES[2:])
     with pytest.raises(ValueError, match=r"same order(?s:.*)'a' where the model has 'b'"):
@@ -239,6 +241,23 @@ def test_model_around_an_encoder_is_measured_as_one_of_the_same_layers():
     result = evaluate(model, {"train": (pixels, labels), "test": (pixels, labels)})
     expected = model.predict_on_batch(encoder.preprocessing(pixels)).argmax(axis=1)
     assert (result.predictions.tolist(), result.class_names) == (expected.tolist(), tuple(NAMES))
+
+
+@pytest.mark.filterwarnings("ignore:.*has no splits")
+@pytest.mark.parametrize("last", [[], [keras.layers.Softmax()]])
+def test_model_around_one_with_a_head_has_its_class_names(tmp_path, last):
+    """Before, the order of the folders was taken: 0.167 for 0.556."""
+    make_photos(tmp_path, 1)
+    model = make_tiny(classes=3)
+    model.class_names = ("tiles", "disc", "stripes")
+    around = keras.Sequential([keras.Input((20, 28, 3)), model, *last])
+    with pytest.raises(ValueError, match="same order"):
+        evaluate(around, tmp_path)
+    model.class_names = ("disc", "stripes", "tiles")
+    assert evaluate(around, tmp_path).class_names == model.class_names
+    model.head_kind = "labels"
+    with pytest.raises(ValueError, match="a model of labels"):
+        evaluate(keras.Sequential([keras.Input((20, 28, 3)), model]), tmp_path)
 
 
 def test_head_of_another_activation_is_refused():

@@ -1,9 +1,6 @@
 """Features are what the head reads; they are kept under a name that any change of what decides them changes."""
 
-import concurrent.futures
 import dataclasses
-import io
-import pickle
 
 import keras
 import numpy as np
@@ -12,12 +9,12 @@ from conftest import make_tiny, numpy, randomise, tiny_config
 from photos import make_photos
 
 import keras_vit
+from keras_vit.cache import cache_dir
 from keras_vit.data import open_source
-from keras_vit.evaluation import FeatureSet, image_features
-from keras_vit.evaluation.feature_cache import _read, _store, features_fingerprint
+from keras_vit.evaluation import image_features
+from keras_vit.evaluation.feature_cache import features_fingerprint
 from keras_vit.model.precision import in_precision
 from keras_vit.weights.download import verify_cache
-from keras_vit.weights.download.environment import features_dir
 
 
 def pixels(count, seed=0):
@@ -99,8 +96,6 @@ def test_second_call_reads_what_the_first_has_kept(source, monkeypatch):
     assert len(passes) == 1
     assert (first.features == again.features).all()
     assert (first.labels == again.labels).all()
-    (file,) = features_dir().iterdir()
-    assert file.suffix == ".npz"
     assert verify_cache() == []  # which is about checkpoints
 
 
@@ -109,53 +104,26 @@ def test_no_cache_writes_nothing(source, monkeypatch):
     for _ in range(2):
         image_features(model, source, "test", cache=None)
     assert len(passes) == 2
-    assert not features_dir().exists()
+    assert not cache_dir("features").exists()
 
 
-def damaged(data):
-    """What may stand in the place of a file of features, whose bytes these are."""
-    flipped = bytearray(data)
-    flipped[len(data) // 3] ^= 1
-    marked = bytearray(data)  # with a feature of zip that Python's reader does not have
-    for start, place in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
-        marked[data.index(start) + place] |= 0x20
-    others = {name: io.BytesIO() for name in ("type", "count", "names", "objects", "array")}
-    np.savez(others["type"], features=np.zeros((7, 12)), labels=np.zeros(7, int))
-    np.savez(others["count"], features=np.zeros((6, 12), "float32"), labels=np.zeros(6, int))
-    np.savez(others["names"], weights=np.zeros((7, 12), "float32"))
-    np.savez(others["objects"], features=np.array([{}] * 7), labels=np.zeros(7, int))
-    np.save(others["array"], np.zeros((7, 12), "float32"))
-    found = {"cut": data[:-9], "flipped": bytes(flipped), "empty": b"", "marked": bytes(marked)}
-    found |= {"pickle": pickle.dumps({"features": np.zeros((7, 12)), "labels": range(7)}), "text": b"features\n" * 99}
-    return found | {name: file.getvalue() for name, file in others.items()}
-
-
-DAMAGES = ("cut", "flipped", "empty", "marked", "pickle", "text", "type", "count", "names", "objects", "array")
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_file_is_made_anew(source, monkeypatch, tmp_path, damage):
+def test_damaged_features_are_made_anew(source, monkeypatch, tmp_path):
     passes, model = count_passes(monkeypatch), make_tiny()
     expected = image_features(model, source, "test", cache=tmp_path)
-    (file,) = tmp_path.glob("*.npz")
-    file.write_bytes(damaged(file.read_bytes())[damage])
-    with pytest.warns(UserWarning, match=f"computed anew, as {file} is of no use"):
+    (file,) = tmp_path.glob("*/features.npy")
+    np.save(file, np.zeros((7, 12), "float32"))
+    with pytest.warns(UserWarning, match=f"{file.parent} is of no use and is made anew: the digest of features"):
         again = image_features(model, source, "test", cache=tmp_path)
     assert len(passes) == 2
     assert (again.features == expected.features).all()
-    assert file.read_bytes()[:2] == b"PK"
+    assert (np.load(file) == expected.features).all()
 
 
-def test_full_disk_costs_no_features(source, monkeypatch, tmp_path):
+def test_features_that_cannot_be_kept_are_not_lost(source, tmp_path):
     (tmp_path / "taken").touch()
-    model = make_tiny()
-    folder = tmp_path / f"{features_fingerprint(model, source.split('test'))}.npz"
-    folder.mkdir()
-    for cache, words in ((tmp_path / "taken", "must be a folder"), (tmp_path, f"{folder.name} is a folder")):
-        with pytest.warns(UserWarning, match=f"not kept in {cache}: .*{words}"):
-            image_features(model, source, "test", cache=cache)
-    with pytest.warns(UserWarning, match="not kept in"):
-        found = image_features(model, source, "test", cache=tmp_path / "taken" / "folder")
+    for folder, words in (("taken", "File exists"), ("taken/folder", "Not a directory")):
+        with pytest.warns(UserWarning, match=f"not kept in .*{folder}: {words}"):
+            found = image_features(make_tiny(), source, "test", cache=tmp_path / folder)
     assert found.features.shape == (7, 12)
 
 
@@ -201,17 +169,6 @@ def test_fingerprint_of_files_is_of_what_is_in_them_and_not_of_their_place(tmp_p
     split = open_source(moved).split("train")
     others = [dataclasses.replace(split, **{name: getattr(split, name) + 1}) for name in ("labels", "orientations")]
     assert len({before, *(features_fingerprint(model, each) for each in (split, *others))}) == 4
-
-
-def test_file_is_whole_whoever_writes_and_reads_at_once(tmp_path):
-    """Two writers, and a reader that finds nothing yet or all of it; `atomic_write` is the same for processes."""
-    path, kept = tmp_path / "x.npz", FeatureSet(np.ones((500, 7), "float32"), np.zeros(500, "int64"))
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        written = [pool.submit(_store, path, kept) for _ in range(20)]
-        while not all(each.done() for each in written):
-            assert not path.exists() or _read(path, 500) is not None
-    assert [each.exception() for each in written] == [None] * 20
-    assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
 
 
 def test_features_that_are_not_finite_are_refused_and_not_kept(source, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from argparse import Namespace
 
 import pytest
 from conftest import GOLDEN, assert_one_line
@@ -9,6 +10,7 @@ from photos import make_photos
 
 import keras_vit
 from keras_vit.cli.evaluation import words_of_classes
+from keras_vit.cli.models import class_words
 from keras_vit.images.preprocessing import class_labels
 from keras_vit.text.templates import imagenet_classes
 
@@ -43,9 +45,19 @@ def test_classes_are_matched_by_their_names(run, tmp_path):
         assert_one_line(error, "`--classes`.* goe?s? with|`--classes` and `--templates` go with")
 
 
+def test_names_with_commas_come_from_a_file(tmp_path):
+    (tmp_path / "names.txt").write_text("\ufeffkite (bird of prey), kite\n\n  cat \n", encoding="utf8")
+    assert class_words(Namespace(classes=f"{tmp_path}/names.txt")) == ["kite (bird of prey), kite", "cat"]
+    assert class_words(Namespace(classes=" cat, red car")) == ["cat", "red car"]
+    with pytest.raises(ValueError, match="`classes` must be a text file"):
+        class_words(Namespace(classes="missing.txt"))
+
+
 def test_words_are_in_the_order_of_the_data():
     assert words_of_classes(["a_b", "c"], ["C", "A b"]) == ("A b", "C")
     assert words_of_classes(["a_b", "c"], None) == ("a b", "c")
+    assert words_of_classes(["cafe\u0301"], ["CAF\u00c9"]) == ("CAF\u00c9",)  # a folder as macOS writes it
+    assert words_of_classes(["cafe\u0301"], None) == ("caf\u00e9",)
     folders = [number for number, _ in class_labels(1000)]
     assert words_of_classes(folders, None) == imagenet_classes()
     for words in (["c"], ["c", "c"], ["c", "a b", "d"]):

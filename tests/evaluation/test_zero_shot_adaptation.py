@@ -27,6 +27,8 @@ def test_weights_between_two_models():
             keras_vit.wise_ft(*models, alpha=alpha)
     with pytest.raises(ArgumentError, match="head/bias"):
         keras_vit.wise_ft(models[0], keras_vit.ViTTi16(num_layers=1, input_shape=(16, 16, 3), classes=4))
+    with pytest.raises(ArgumentError, match=r"(?s)`finetuned` must be finite.*kernel"):
+        keras_vit.wise_ft({"kernel": np.zeros(2)}, {"kernel": [np.nan, 0]})
 
 
 def test_cache_of_labelled_photos():

@@ -49,6 +49,8 @@ def test_best_threshold_has_the_highest_f1_of_all_thresholds():
         best = max(metrics.f1_score(labels[:, place], scores[:, place] >= limit) for limit in np.unique(scores))
         assert metrics.f1_score(labels[:, place], scores[:, place] >= found[place]) == pytest.approx(best)
         assert found[place] not in scores
+    few = best_thresholds(np.array([[1], [0], [1]]), np.array([[0.6], [0.4], [0.2]]))  # F1 of 2/3, 1/2 and 4/5
+    assert few == pytest.approx([0.1])
 
 
 def test_rare_label_gets_the_threshold_of_all_together():
@@ -64,10 +66,12 @@ def test_rare_label_gets_the_threshold_of_all_together():
 def test_answer_names_each_label_at_its_own_threshold():
     task = MultiLabel(threshold=(0.5, 0.1, 0.9, 0.5))
     logits = np.array([0.1, -1.0, 2.0, -0.1])
-    answer = task.answer(None, logits, NAMES, top=1)
+    answer = task.answer(None, logits, NAMES, None)
     assert [item["label"] for item in answer] == ["cat", "cow"]
     assert [item["score"] for item in answer] == pytest.approx(1 / (1 + np.exp([-0.1, 1.0])))
     assert list(MultiLabel().answer_lines([])) == ["  no label above its threshold"]
+    best = task.answer(None, logits, NAMES, top=2)
+    assert [(item["label"], item["predicted"]) for item in best] == [("dog", False), ("cat", True), ("cow", True)]
 
 
 @pytest.mark.parametrize("options", [{"threshold": 1.5}, {"positive_weight": "more"}, {"positive_weight": (1, -2)}])

@@ -37,7 +37,13 @@ def test_mean_of_the_numbers_has_an_r2_of_zero_and_a_loss_of_one():
 def test_answer_has_the_names_of_the_columns():
     answer = Regression().answer(None, np.array([31.5, -2e6]), ["age", "price"], top=1)
     assert answer == [{"name": "age", "value": 31.5}, {"name": "price", "value": -2e6}]
-    assert list(Regression().answer_lines(answer)) == ["  age    31.5", "  price  -2e+06"]
+    assert list(Regression().answer_lines(answer)) == ["  age    31.5", "  price  -2000000"]
+
+
+def test_table_of_answers_tells_neighbouring_numbers_apart():
+    """Before, both were 1.67873e+07."""
+    answers = Regression().answer(None, np.array([16_787_338.0, 16_787_340.0, 0.1], "float32"), ["a", "b", "c"], None)
+    assert Regression().answer_cells(answers, ["a", "b", "c"]) == ["16787338", "16787340", "0.1"]
 
 
 def test_card_has_five_digits_of_an_error_whatever_its_unit():
@@ -67,6 +73,16 @@ def test_file_of_few_bits_has_numbers_of_any_unit(tmp_path, precision):
     report = keras_vit.export(model, tmp_path / "model.tflite", precision=precision, images=photos)
     (drift,) = (drift for drift in report.drift if drift.output == "numbers")
     assert drift.mean_difference < {"float16": 5e-3, "int8": 0.1}[precision]  # of a deviation, in the worst column
+
+
+def test_smaller_figure_can_be_the_better_one():
+    class Errors(Regression):
+        larger_is_better = False
+
+    scores = [
+        Errors().score({"val_r2": error, "val_loss": loss}) for error, loss in ((0.2, 1.0), (0.2, 2.0), (0.3, 0.5))
+    ]
+    assert scores == sorted(scores, reverse=True)
 
 
 def test_unknown_loss_is_refused():

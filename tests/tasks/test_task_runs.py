@@ -39,7 +39,7 @@ def finished(request, tmp_path_factory):
 
 
 def test_every_other_task_has_a_run():
-    assert set(WRITERS) == set(TASKS) - {"classification", "contrastive"}
+    assert set(WRITERS) == set(TASKS) - {"classification", "contrastive", "segmentation"}  # with files of their own
 
 
 def test_run_has_its_files_and_the_numbers_of_its_best_model(finished):
@@ -47,6 +47,8 @@ def test_run_has_its_files_and_the_numbers_of_its_best_model(finished):
     assert {path.name for path in result.out.iterdir()} == FILES | {"best.keras", "last.keras"} | OWN_FILES[task]
     facts = json.loads((result.out / "result.json").read_text())
     assert next(iter(facts)) == f"test_{FIRST[task]}"
+    crop = json.loads((result.out / "config.json").read_text())["augmentation"]["crop"]
+    assert crop == {"multi-label": "inception", "regression": "none"}[task]  # a crop changes sizes, which are numbers
     model = keras.models.load_model(result.out / "best.keras", compile=False)
     again = find_task(facts["task"]).evaluate(model, table, "test")
     assert {**again.summary(), "seconds": 0} == {**result.evaluation.summary(), "seconds": 0}
@@ -92,6 +94,7 @@ def test_killed_run_goes_on_to_the_same_numbers(finished, tmp_path, monkeypatch)
         weights, others = (keras.models.load_model(each.out / name).weights for each in (result, again))
         assert all((numpy(one) == numpy(other)).all() for one, other in zip(weights, others, strict=True))
     assert {**again.evaluation.summary(), "seconds": 0} == {**result.evaluation.summary(), "seconds": 0}
+    assert again.facts["seconds"] > again.facts["training_seconds"]  # both of all processes
 
 
 def test_command_line_evaluates_and_predicts(finished, run, tmp_path):
@@ -105,14 +108,22 @@ def test_command_line_evaluates_and_predicts(finished, run, tmp_path):
     code, _, error = run("evaluate", result.out, "--real", tmp_path / "real.json")
     assert code != 0
     assert f"Received: --real for a run of {task}" in error[0]
-    code, _, error = run("predict", table, "--model", result.out, "--top", 3)
-    assert (code, "--top" in error[0]) == (1, True)
     photo = table.parent / ("shapes1.png" if task == "multi-label" else "disc1.png")
     out = tmp_path / "answers.csv"
     assert run("predict", photo, photo.parent / "gone.png", "--model", result.out, "--out", out)[0] == 0
     with out.open(newline="") as file:
         (row, gone) = csv.DictReader(file)
     assert (row.pop("path"), row.pop("status"), gone["status"]) == (str(photo), "ok", "no such file")
+    code, _, error = run("predict", photo, "--model", result.out, "--top", "all", "--out", out, "--overwrite")
+    if task == "multi-label":
+        with out.open(newline="") as file:
+            (every,) = csv.DictReader(file)
+        assert {name: every.pop(name) for name in row} == row  # labels above their thresholds, and their scores
+        limits = zip(result.evaluation.class_names, result.task.threshold, strict=True)
+        above = {name for name, limit in limits if float(every[name]) >= limit}
+        assert (code, above) == (0, set(row["labels"].split(";")) - {""})
+    else:
+        assert (code, "--top" in error[0]) == (1, True)
     code, lines, _ = run("predict", photo, "--model", result.out, "--json")
     (answer,) = json.loads("\n".join(lines))
     names = [next(iter(item.values())) for item in answer["predictions"]]
@@ -130,7 +141,12 @@ def test_report_and_card_show_each_target(finished):
     assert "accuracy" not in report.partition("<pre>")[0]
 
 
-@pytest.mark.parametrize("name", ["saved", "model.onnx", "model.tflite", "int8.tflite", "model.xml"])
+BY_NIGHT = ("saved", "model.tflite", "model.xml")  # by default one format of numbers and one of integers
+
+
+@pytest.mark.parametrize(
+    "name", ["model.onnx", "int8.tflite", *(pytest.param(name, marks=pytest.mark.nightly) for name in BY_NIGHT)]
+)
 def test_export_answers_as_the_model(finished, name, tmp_path):
     """In int8 also with columns of which one is 20 times as large as the other."""
     task, table, result, _ = finished

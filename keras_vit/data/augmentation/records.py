@@ -11,7 +11,8 @@ from typing import Any
 
 from keras_vit.checks import check_choice, check_flag, check_int, check_number
 
-CROPS = ("inception", "resize_crop", "resmall_crop", "none")
+CROPS = ("inception", "resize_crop", "resmall_crop", "scale_crop", "none")
+MASK_CROPS = ("scale_crop", "none")  # that a mask can follow
 MOST_MAGNITUDE = 30  # RandAugment (arXiv:1909.13719) searches 0..30
 
 
@@ -28,7 +29,8 @@ class Augmentation:
     Args:
         crop: `"inception"` cuts a window of random area and aspect (3/4 to 1.33) and resizes it;
             `"resize_crop"` resizes to 7/6 of the size (448 for 384) whatever the aspect and cuts a random
-            window out; `"resmall_crop"` does so but keeps the aspect; `"none"` only resizes.
+            window out; `"resmall_crop"` does so but keeps the aspect; `"scale_crop"` resizes by a ratio of `scale`,
+            keeps the aspect, cuts a random window out and pads what is smaller; `"none"` only resizes.
         crop_area: smallest and largest part of the image that `"inception"` cuts out, in (0, 1].
         affine: `(shift, turn, zoom)`, in [0, 1), [0, 0.5] and [0, 1). They limit the shift as a part of each side, the
             turn in full turns, and the change of scale of each axis. All are drawn uniformly from both signs, and
@@ -42,6 +44,9 @@ class Augmentation:
         cutmix_alpha: parameter of CutMix's Beta distribution; 0 disables CutMix. If both are set, each batch takes
             either with probability 0.5.
         erasing_probability: probability that noise replaces a random rectangle.
+        scale: smallest and largest ratio of `"scale_crop"`; at 1 the image just covers the size.
+        most_of_one_class: largest part of a window of `"scale_crop"` that one class of a mask may fill, in (0, 1].
+        colors: whether brightness, contrast, saturation and hue are changed, each in half of the images.
         whole_levels: whether images are rounded to whole grey levels in the end. They cross to a device as bytes then,
             a quarter of the memory. It is not the official code, which trains on fractions; and MixUp makes such.
 
@@ -60,17 +65,23 @@ class Augmentation:
     cutmix_alpha: float = 0.0
     erasing_probability: float = 0.0
     whole_levels: bool = False
+    scale: tuple[float, float] = (0.5, 2.0)
+    most_of_one_class: float = 0.75
+    colors: bool = False
 
     def __post_init__(self) -> None:
         check_choice("crop", self.crop, CROPS)
         check_flag("flip", self.flip)
-        for field, length in (("crop_area", 2), ("affine", 3)):
+        check_flag("colors", self.colors)
+        for field, length in (("crop_area", 2), ("affine", 3), ("scale", 2)):
             object.__setattr__(self, field, _numbers(field, getattr(self, field), length))
         if not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
             raise ValueError(
                 "`crop_area` must be the smallest and the largest part of an image, in (0, 1].\n"
                 f"Received: crop_area={self.crop_area}."
             )
+        _check_scale(self.scale)
+        _check_range("most_of_one_class", self.most_of_one_class, 1)
         for value, limit in zip(self.affine, (0.999, 0.5, 0.999), strict=True):
             _check_range("affine", value, limit)
         object.__setattr__(self, "randaugment_layers", _check_layers(self.randaugment_layers))
@@ -86,6 +97,12 @@ class Augmentation:
             )
 
     @property
+    def moves_masks(self) -> bool:
+        """Whether a mask can follow all that it does to a photo."""
+        others = (any(self.affine), self.randaugment_layers, self.mixes, self.erasing_probability)
+        return self.crop in MASK_CROPS and not any(others)
+
+    @property
     def mixes(self) -> bool:
         """Whether batches are mixed, for which labels must be one-hot."""
         return self.mixup_alpha > 0 or self.cutmix_alpha > 0
@@ -96,7 +113,7 @@ class Augmentation:
         Args:
             whole: whether those of images resized by the crop `"none"` are.
         """
-        keeps = whole and self.crop == "none" and not any(self.affine)
+        keeps = whole and self.crop == "none" and not any(self.affine) and not self.colors
         return self.whole_levels or self.randaugment_layers > 0 or keeps
 
 
@@ -118,6 +135,13 @@ def find_augmentation(name_or_record: Augmentation | str | None) -> Augmentation
         )
     check_choice("augmentation", name_or_record, tuple(AUGMENTATIONS))
     return AUGMENTATIONS[name_or_record]
+
+
+def _check_scale(scale: tuple[float, ...]) -> None:
+    if not 0 < scale[0] <= scale[1] < math.inf:
+        raise ValueError(
+            f"`scale` must be the smallest and the largest ratio, above 0.\nReceived: scale={tuple(scale)}."
+        )
 
 
 def _numbers(field: str, values: Any, length: int) -> tuple[float, ...]:
@@ -156,6 +180,7 @@ AUGMENTATIONS = types.MappingProxyType(
         "inception": Augmentation(),  # official code and the paper
         "resize_crop": Augmentation(crop="resize_crop"),  # big_vision transfer; BiT rule; VTAB
         "resmall_crop": Augmentation(crop="resmall_crop"),
+        "segmentation": Augmentation(crop="scale_crop", colors=True),  # mmsegmentation, DINOv2 and DINOv3 on ADE20K
         "augreg-none": _level(0, 0, 0.0),
         "augreg-light1": _level(2, 0, 0.0),
         "augreg-light2": _level(2, 10, 0.2),

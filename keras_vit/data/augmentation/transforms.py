@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.checks import check_positive_int
+from keras_vit.data.augmentation.masks import distort_colors, scale_crop
 from keras_vit.data.augmentation.randaugment import randaugment, rotation_matrix, warp
 from keras_vit.data.augmentation.random_draws import coin, fold_seed, integer, uniform
 from keras_vit.data.augmentation.records import Augmentation
@@ -12,7 +13,7 @@ from keras_vit.data.augmentation.records import Augmentation
 # Numbers of the random draws for a batch, and for an image:
 _WHICH, _SHARE, _CUT_ROW, _CUT_COLUMN = range(4)
 _WINDOW, _ROW, _COLUMN = range(3)
-_FLIP, _AFFINE, _RANDAUGMENT, _ERASING = range(10, 14)
+_FLIP, _AFFINE, _RANDAUGMENT, _ERASING, _COLORS = range(10, 15)
 ASPECTS = (0.75, 1.33)  # of a crop, width over height: TensorFlow's defaults, as in the official code
 ENLARGED = 448 / 384  # of `image_size` before "resize_crop" and "resmall_crop" cut (big_vision `transfer.py`)
 ERASED_AREA = (0.02, 0.4)  # of the image (arXiv:1708.04896, section 5.2)
@@ -48,6 +49,8 @@ def augment_image(
         image = _affine(image, record.affine, image_size, fold_seed(seed, _AFFINE))
     if record.flip:
         image = tf.cond(coin(seed, _FLIP), lambda: tf.reverse(image, [1]), lambda: image)
+    if record.colors:
+        image = distort_colors(image, fold_seed(seed, _COLORS))
     if record.randaugment_layers:
         image = randaugment(image, record, fold_seed(seed, _RANDAUGMENT))
     if record.erasing_probability:
@@ -148,6 +151,8 @@ def crop_and_resize(pixels: Tensor, record: Augmentation, image_size: Pair, seed
     """float32 image of `image_size`; resized bilinearly without antialias, as in the official code."""
     import tensorflow as tf
 
+    if record.crop == "scale_crop":
+        return scale_crop(pixels, None, record, image_size, seed)[0]
     height, width = tf.unstack(tf.shape(pixels)[:2])
     if record.crop == "inception" and not cropped:
         y, x, h, w = crop_window(height, width, record, seed)

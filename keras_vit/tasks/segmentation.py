@@ -1,0 +1,365 @@
+"""Segmentation: one of K classes for each pixel, learned from masks by a head on a frozen encoder.
+
+The best epoch is that of the highest mean IoU, by one confusion matrix over the validation set. What a run comes to is
+measured at the masks' own sizes.
+"""
+
+import csv
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from keras_vit.checks import ArgumentError, check_choice, check_int
+from keras_vit.files import expand_path, read_regular
+from keras_vit.pages.cards import classes_section
+from keras_vit.pages.formatting import columns, markdown_text, printable, spreadsheet_cell
+from keras_vit.pages.html import Panel, Section, picture_uri
+from keras_vit.tasks.class_weights import BALANCED, ordered_weights, read_class_weights
+from keras_vit.tasks.task import TOP, CardParts, Task, comma_separated, option
+
+if TYPE_CHECKING:
+    from keras_vit.data.source import Source
+    from keras_vit.data.targets import Targets
+    from keras_vit.evaluation.segmentation import Answer, SegmentationEvaluation
+    from keras_vit.training.plan import Plan
+
+HEADS = ("linear", "linear4")
+LAYOUTS = ("ade20k", "voc", "cityscapes")
+RULES = ("ade20k", "cityscapes")
+AVERAGES = ("all", "valid")
+_MOST_BYTES = 1 << 24  # of a file of names
+_COLOR = re.compile(r"#[0-9a-fA-F]{6}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Segmentation(Task):
+    """A class for each pixel: `keras_vit.finetune(photos, out, task="segmentation", masks=folder)`.
+
+    Args:
+        map_head: `"linear"`, BatchNorm and a convolution of one pixel on the last block, or `"linear4"`, on four.
+        masks: folder of masks with the stems of the photos; or `"ade20k"`, `"voc"` or `"cityscapes"`, for data as these
+            are published. By default those of a table with the columns `path` and `mask`, or of the folder `masks` or
+            `annotations` beside `images` in the data.
+        mask_rule: from levels to classes: `"ade20k"`, where 0 does not count and others move down by one, or
+            `"cityscapes"`, of `labelIds`; by default that of the layout, else levels are classes.
+        class_names: K names in their order, with commas between them; or a file: `.txt` with one in each line, or
+            `.csv` with the columns `name` and perhaps `color`, as `#ff8800`. By default numbers.
+        colors: of the classes in pictures, as `"#ff8800"`.
+        ignore_class: label of pixels that do not count.
+        average: what the loss of a batch is divided by: `"all"`, its pixels, as DINOv3 and mmsegmentation do; or
+            `"valid"`, those that count.
+        class_weights: how much a pixel of each class counts in the loss, as of classification; `"balanced"` is 1 / (K *
+            share of the class).
+
+    Raises:
+        ValueError: for values that cannot be.
+    """
+
+    name: ClassVar[str] = "segmentation"
+    head: ClassVar[str] = "segmentation"
+    metrics: ClassVar[tuple[str, ...]] = ("mean_iou",)
+    curves: ClassVar[Mapping[str, str]] = {"loss": "loss (nats)", "mean_iou": "mean IoU"}
+    ranks: ClassVar[bool] = True
+    recipe: ClassVar[str | None] = "dinov3-linear-ade20k"
+    augmentation: ClassVar[str] = "segmentation"
+    splits_batches: ClassVar[bool] = False  # BatchNorm has other means of parts
+    trainable: ClassVar[str] = "head"
+
+    map_head: str = option(
+        "linear",
+        "of segmentation: linear, on the last block, by default, or linear4, on four",
+        flag="--head",
+        choices=HEADS,
+    )
+    masks: str | None = option(
+        None,
+        "of segmentation: folder of masks with the stems of the photos, or the layout ade20k, voc or cityscapes; by "
+        "default the column mask of a table",
+        metavar="MASKS",
+    )
+    mask_rule: str | None = option(
+        None, "of segmentation: from levels to classes; by default levels are classes", choices=RULES
+    )
+    class_names: tuple[str, ...] | str | None = option(
+        None,
+        "of segmentation: names of the classes, as cat,dog, or a .txt or .csv file; by default numbers",
+        metavar="NAMES",
+    )
+    colors: tuple[str, ...] | None = option(
+        None,
+        "of segmentation: colours in pictures, as #ff8800,#0044ff; by default those of PASCAL VOC",
+        metavar="COLORS",
+    )
+    ignore_class: int = option(
+        255, "of segmentation: label of pixels that do not count; by default 255", type=int, metavar="LABEL"
+    )
+    average: str = option(
+        "all", "of segmentation: pixels that the loss is divided by, valid ones or by default all", choices=AVERAGES
+    )
+    class_weights: str | Mapping[str, float] | None = option(
+        None,
+        "of classification and segmentation: how much an image or a pixel of each class counts in the loss; balanced, "
+        "or a .csv file with the columns class and weight; by default all the same",
+        metavar="WEIGHTS",
+    )
+
+    def __post_init__(self) -> None:
+        check_choice("map_head", self.map_head, HEADS)
+        check_choice("average", self.average, AVERAGES)
+        check_choice("mask_rule", self.mask_rule, (None, *RULES))
+        object.__setattr__(self, "ignore_class", check_int("ignore_class", self.ignore_class, 0))
+        if self.masks is not None and self.masks not in LAYOUTS:
+            object.__setattr__(self, "masks", os.path.abspath(expand_path(self.masks)))
+        names: Any = self.class_names
+        colors: Any = self.colors
+        if isinstance(names, (str, os.PathLike)):
+            names, of_file = _read_names(os.fspath(names))
+            colors = of_file if colors is None else colors
+        colors = comma_separated(colors) if isinstance(colors, str) else colors
+        _check_names(names, colors)
+        object.__setattr__(self, "class_names", None if names is None else tuple(names))
+        object.__setattr__(self, "colors", None if colors is None else tuple(colors))
+        object.__setattr__(self, "class_weights", read_class_weights(self.class_weights))
+
+    def check(self, options: Any) -> None:
+        refused = {
+            "accumulation_steps": "BatchNorm of its head has other means of parts of a batch",
+            "lora_rank": "its encoder is frozen or learns whole",
+            "start_image_size": "its images have one size",
+            "patch_dropout_rate": "its head reads every patch",
+        }
+        for name, reason in refused.items():
+            if getattr(options, name) not in (None, 1):
+                raise ArgumentError(
+                    f"`{name}` must be left out of segmentation: {reason}.\nReceived: {name}={getattr(options, name)}.",
+                    parameters=(name,),
+                )
+
+    # Data
+
+    def targets(self, names: Sequence[str] | None = None) -> "Targets":
+        from keras_vit.data.mask_targets import MaskTargets
+
+        return MaskTargets(self.masks, self.mask_rule, names or self.class_names, self.ignore_class)
+
+    def of_data(self, masks: str | None) -> "Segmentation":
+        return dataclasses.replace(self, masks=masks if masks or self.masks not in LAYOUTS else self.masks)
+
+    def check_source(self, source: "Source") -> None:
+        if self.colors is not None and len(self.colors) != len(source.class_names):
+            raise ArgumentError(
+                "`colors` must be one for each class.\n"
+                f"Received: {len(self.colors)} for {len(source.class_names)} classes.",
+                parameters=("colors",),
+            )
+        self._weights(source)
+
+    def size_in_words(self, count: int) -> str:
+        return f"{count} classes of pixels"
+
+    # Training
+
+    def build(self, builder: Any, config: Any, **arguments: Any) -> Any:
+        from keras_vit.builders import build
+        from keras_vit.dense_models.builders import segmenter
+
+        if builder is not build:
+            raise ArgumentError(
+                "segmentation needs an encoder of patches.\nReceived: a ResNet. Pass another `model`.",
+                parameters=("model",),
+            )
+        classes, name = arguments.pop("classes"), arguments.pop("name")
+        arguments |= {"include_top": False, "pooling": "none", "representation_size": None}
+        encoder = builder(config, **arguments, **({} if name is None else {"name": name}))
+        return segmenter(encoder, self.map_head, classes=classes, freeze=False)
+
+    def prepare(self, model: Any, plan: "Plan", source: "Source", head: str) -> Any:
+        return model  # whose head begins with small random numbers
+
+    def encoding(self, plan: "Plan", augmentation: Any) -> str:
+        if not augmentation.moves_masks:
+            raise ArgumentError(
+                "a mask must be moved as its photo is: by the crops scale_crop and none, flips and colors alone.\n"
+                "Received: an augmentation of photos alone. Pass another `augmentation`, as 'segmentation'.",
+                parameters=("augmentation",),
+            )
+        return "int"
+
+    def compile_arguments(self, plan: "Plan", encoding: str, source: "Source") -> dict[str, Any]:
+        from keras_vit.dense import CrossEntropy, SegmentationIoU
+
+        classes, ignored = len(source.class_names), self.ignore_class
+        loss = CrossEntropy(ignored, self.average, self._weights(source))  # type: ignore[arg-type]
+        metric = SegmentationIoU(classes, ignored, name=self.metrics[0])
+        return plan.compile_arguments("one_hot", [metric]) | {"loss": loss}
+
+    def _weights(self, source: "Source") -> list[float] | None:
+        """The weight of each class."""
+        if self.class_weights != BALANCED:
+            return ordered_weights(self.class_weights, source.class_names)
+        from keras_vit.data.mask_targets import class_shares
+
+        shares = class_shares(source)
+        return (1 / (np.count_nonzero(shares) * np.where(shares > 0, shares, 1))).tolist()
+
+    # A trained model
+
+    def evaluate(
+        self,
+        model: Any,
+        data: Any,
+        split: str | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        batch_size: int = 32,
+        seed: int | None = None,
+        **options: Any,
+    ) -> "SegmentationEvaluation":
+        from keras_vit.evaluation.segmentation import evaluate_segmentation
+
+        names = names or getattr(model, "class_names", None)
+        return evaluate_segmentation(model, data, split, self.targets(names), batch_size, seed)
+
+    def result(self, evaluation: "SegmentationEvaluation", run: Mapping[str, Any]) -> dict[str, Any]:
+        found = evaluation.summary()
+        return {
+            "test_mean_iou": found["mean_iou"],
+            "classes": len(evaluation.class_names),
+            **run,
+            "test_loss": found["loss"],
+            **{name: found[name] for name in ("pixel_accuracy", "mean_recall", "mean_dice")},
+            "per_class": found["classes"],
+        }
+
+    def panel(
+        self,
+        evaluation: "SegmentationEvaluation",
+        folder: Path | None = None,
+        source: "Source | None" = None,
+        split: str = "test",
+    ) -> Panel:
+        return evaluation.panel([] if source is None else [self._worst(evaluation, source, split)])
+
+    def _worst(self, evaluation: "SegmentationEvaluation", source: "Source", split: str) -> Section:
+        from keras_vit.analysis.overlay import class_colors, side_by_side
+
+        colors, names = class_colors(len(evaluation.class_names), self.colors), evaluation.class_names
+
+        def shown(found: "Answer") -> dict[str, Any]:
+            photo = source.pixels(split, found.index)
+            there = [names[place] for place in np.unique(found.mask) if place < len(names)]
+            caption = [(f"IoU {found.iou:.4f}", True), (f"; in the mask: {printable(', '.join(there))}", False)]
+            picture = side_by_side(photo, found.mask.astype("int32"), found.answer, colors, self.ignore_class)
+            words = f"photo, mask, answer and error; {''.join(text for text, _ in caption)}"
+            place = source.split(split).row(found.index)["path"]
+            return {"picture": picture_uri(picture), "alt": words, "caption": caption, "place": place}
+
+        note = (
+            "Photo, mask, answer over the photo, and error: right pixels are green, wrong ones red, and those that do "
+            "not count black. IoU is that of the photo alone."
+        )
+        return Section("Worst photos", note, photos=[shown(found) for found in evaluation.worst])
+
+    def result_rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        measured = f"{facts['test_mean_iou']:.4f} on {facts['test_images']:,} images, epoch {facts['best_epoch']}"
+        yield f"{printable(facts['split'])} mean IoU", measured
+        yield "pixel accuracy", f"{facts['pixel_accuracy']:.4f}"
+        yield "loss", f"{facts['test_loss']:.4f}"
+        found = [(each["iou"], each["name"]) for each in facts["per_class"] if each["iou"] is not None]
+        iou, name = min(found)
+        yield "weakest class", f"{printable(name)}, IoU {iou:.4f}"
+
+    def card(self, data: Mapping[str, Any], result: Mapping[str, Any]) -> CardParts:
+        from keras_vit.evaluation.segmentation import HEADER, class_rows
+
+        found = result["per_class"]
+        cells = dict(zip(HEADER, map(list, zip(*class_rows(found), strict=True)), strict=True))
+        del cells["class"]
+        worst = min((each for each in found if each["iou"] is not None), key=lambda each: each["iou"])
+        return CardParts(
+            hub_task=("image-segmentation", "Semantic segmentation"),
+            figures=[
+                ("mean_iou", "Mean IoU", result["test_mean_iou"]),
+                ("accuracy", "Pixel accuracy", result["pixel_accuracy"]),
+                ("loss", "Cross-entropy in nats", result["test_loss"]),
+            ],
+            subject=f"A model of {result['classes']:,} classes for each pixel of an image",
+            use="The answers are logits of each pixel, at the size of the model. `keras-vit predict photo.jpg --model "
+            "FOLDER` names the share of each class.",
+            note="IoU is counted over all photos together, at the masks' own sizes.",
+            sections={"Classes": classes_section(data["class_names"], cells)},
+            answers=f"It gives every pixel one of its {result['classes']:,} classes, also one that shows none of them.",
+            limits=[f"It is weakest on {markdown_text(worst['name'])}: IoU {worst['iou']:.4f}."],
+        )
+
+    # Answers
+
+    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int | None) -> list[dict[str, Any]]:
+        if not np.isfinite(outputs).all():
+            raise ValueError("the model's scores are not finite, so its weights are damaged.")
+        counts = np.bincount(np.asarray(outputs).argmax(axis=-1).ravel(), minlength=len(names))
+        order = (-counts).argsort(kind="stable")[: top or TOP]
+        return [{"class": names[place], "share": float(counts[place] / counts.sum())} for place in order]
+
+    def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        rows = [(f"  {item['share']:7.2%}", printable(item["class"])) for item in answer if item["share"]]
+        yield from columns(rows)
+
+    def answer_columns(self, names: Sequence[str], top: int | None) -> list[str]:
+        places = ["", *(f"_{place}" for place in range(2, min(top or TOP, len(names)) + 1))]
+        return [f"{name}{place}" for place in places for name in ("class", "share")]
+
+    def answer_cells(self, answer: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+        return [cell for item in answer for cell in (spreadsheet_cell(item["class"]), f"{item['share']:.6g}")]
+
+    def evaluation_lines(self, evaluation: "SegmentationEvaluation", split: str, name: str) -> Iterator[str]:
+        from keras_vit.evaluation.segmentation import HEADER, class_rows
+
+        found = evaluation.summary()
+        yield f"{split} mean IoU {found['mean_iou']:.4f} on {evaluation.count:,} images of {name}"
+        rows = [("pixel accuracy", f"{found['pixel_accuracy']:.4f}"), ("loss", f"{found['loss']:.4f}")]
+        yield from (f"  {line}" for line in columns(rows))
+        yield ""
+        yield from columns([HEADER, *class_rows(found["classes"])])
+
+
+def _read_names(text: str) -> tuple[Sequence[str], Sequence[str] | None]:
+    """Names and perhaps colours, of a list with commas or of a file."""
+    suffix = Path(text).suffix.lower()
+    if suffix not in (".txt", ".csv"):
+        return comma_separated(text), None
+    try:
+        lines = read_regular(expand_path(text), _MOST_BYTES).decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(
+            f"`class_names` must be names with commas between them, or a file of them in UTF-8.\n"
+            f"Received: {text!r}: {getattr(error, 'strerror', None) or error}.",
+            parameters=("class_names",),
+        ) from None
+    if suffix == ".txt":
+        return [line.strip() for line in lines if line.strip()], None
+    rows = list(csv.DictReader(lines, skipinitialspace=True))
+    if not rows or "name" not in rows[0]:
+        raise ArgumentError(
+            "a .csv file of class names must have the columns name and perhaps color.\n"
+            f"Received: {text!r}, whose first line is {lines[:1]}.",
+            parameters=("class_names",),
+        )
+    return [row["name"].strip() for row in rows], [row["color"] for row in rows] if "color" in rows[0] else None
+
+
+def _check_names(names: Sequence[str] | None, colors: Sequence[str] | None) -> None:
+    if names is not None and (len(set(names)) < max(len(names), 2) or not all(names)):
+        raise ArgumentError(
+            f"`class_names` must be two different names or more.\nReceived: {list(names)[:10]}.",
+            parameters=("class_names",),
+        )
+    if wrong := [color for color in colors or () if not _COLOR.fullmatch(str(color))]:
+        raise ArgumentError(
+            f"a colour must be written as #ff8800.\nReceived: {wrong[0]!r}.", parameters=("colors", "class_names")
+        )
