@@ -76,9 +76,7 @@ def written(folder: Path, count: int) -> dict[str, Path]:
     subprocess.run([sys.executable, "-c", code, folder, str(count)], env=environment(), check=True)
     photos = sorted(map(str, (folder / "photos").iterdir()))
     (folder / "photos.txt").write_text("\n".join(photos))
-    return {"folder": folder / "photos"} | {
-        name: folder / name for name in ("tar", "tfrecord", "array_record", "parquet")
-    }
+    return {"folder": folder / "photos"} | {name: folder / name for name in ("tar", "tfrecord", "parquet")}
 
 
 def commands(folder: Path, places: dict[str, Path]) -> dict[tuple[str, int, str], list[str]]:

@@ -3,10 +3,8 @@
 import base64
 import csv
 import dataclasses
-import datetime
 import io
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,11 @@ from keras_vit.checks import ArgumentError, check_choice, check_installed, check
 from keras_vit.embedding.embedder import read_photo_bytes
 from keras_vit.embedding.manifest import read_manifest
 from keras_vit.embedding.neighbors import SEARCHES, Index, Rows, cosines, unit_vectors
-from keras_vit.embedding.photo_lists import LIST, PhotoList, photo_key, photo_location, read_list
+from keras_vit.embedding.photo_lists import LIST, LIST_ADVICE, PhotoList, photo_key, photo_location, read_list
 from keras_vit.files import atomic_write
 from keras_vit.images.numpy_pipeline import decode_photo
 from keras_vit.images.pillow_formats import PillowError
-from keras_vit.pages.formatting import check_table_place, printable, spreadsheet_cell
+from keras_vit.pages.formatting import Pace, check_table_place, printable, spreadsheet_cell
 from keras_vit.pages.html import check_page, write_page
 
 # Measured by DINOv2 S/14 on 21 pictures: all that were saved again or halved, and 19 that were cropped by a tenth, are
@@ -32,7 +30,6 @@ _SIDE = 2048  # of a block of products
 _FAISS_ROWS = 256  # that faiss looks up at once: it answers with all pairs of these
 _SLACK = 1e-5  # by which a product in float32 may be below the cosine
 _UNIONS = 1 << 16  # pairs that are joined at once
-_FIRST_WORDS, _MINUTE = 10, 60  # seconds to the first line on the speed, and between those that follow
 PAGE = "duplicates.html"
 _COLUMNS = ("photo", "other", "similarity", "group")
 _MOST_SHOWN = 200  # pairs; a page of them has some 3 MB
@@ -108,7 +105,7 @@ def check_search(threshold: float, engine: str) -> None:
 def _blocks(vectors: np.ndarray, least: float, say: Callable[[str], Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Rows of pairs, the lower one first, with a product of at least `least`: blocks on and above the diagonal."""
     sides = -(-len(vectors) // _SIDE)
-    pace = _Pace(sides * (sides + 1) // 2, say)
+    done, pace = 0, Pace(sides * (sides + 1) // 2, "blocks compared")
     for start in range(0, len(vectors), _SIDE):
         units, valid = unit_vectors(vectors[start : start + _SIDE])
         for other in range(start, len(vectors), _SIDE):
@@ -117,18 +114,21 @@ def _blocks(vectors: np.ndarray, least: float, say: Callable[[str], Any]) -> Ite
             near &= valid[:, None] & known
             first, second = np.nonzero(np.triu(near, 1) if other == start else near)
             yield first + start, second + other
-            pace.step()
+            done += 1
+            for line in pace.lines(done):
+                say(line)
 
 
 def _by_index(vectors: np.ndarray, least: float, say: Callable[[str], Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """As `_blocks`, of the pairs that faiss finds for their lower row."""
     index = Index(vectors)
-    pace = _Pace(-(-len(vectors) // _FAISS_ROWS), say)
+    pace = Pace(len(vectors), "vectors compared")
     for start in range(0, len(vectors), _FAISS_ROWS):
         first, second = index.above(vectors[start : start + _FAISS_ROWS], max(least, 1e-6))
         above = second > first + start
         yield first[above] + start, second[above]
-        pace.step()
+        for line in pace.lines(min(start + _FAISS_ROWS, len(vectors))):
+            say(line)
 
 
 def _best(found: list[_Pairs], most: int) -> _Pairs:
@@ -162,30 +162,6 @@ def _groups(parents: np.ndarray) -> np.ndarray:
     numbers = np.full(len(parents), -1)
     numbers[sizes > 1] = np.arange(np.count_nonzero(sizes > 1))
     return numbers[roots]
-
-
-class _Pace:
-    """Prints the progress of a search: after ten seconds, and then once a minute.
-
-    Args:
-        steps: that it takes.
-        say: called with a line.
-    """
-
-    def __init__(self, steps: int, say: Callable[[str], Any]) -> None:
-        self._steps, self._say, self._done = steps, say, 0
-        self._began = time.monotonic()
-        self._next = self._began + _FIRST_WORDS
-
-    def step(self) -> None:
-        """Counts a step, and prints a line if it is time."""
-        self._done += 1
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _MINUTE
-            left = datetime.timedelta(seconds=round((now - self._began) / self._done * (self._steps - self._done)))
-            until = datetime.datetime.now() + left
-            self._say(f"{self._done / self._steps:.0%} compared, {left} left, until {until:%d %b %H:%M}")
 
 
 def check_files(table: Path, page: Path | None) -> None:
@@ -235,7 +211,7 @@ def read_photo_list(vectors: Path, top: Path | None) -> PhotoList:
     if listed.fingerprint() != manifest.photos_sha256:
         raise ValueError(
             "the list of photos must be as the job wrote it.\n"
-            f"Received: {printable(vectors / LIST)}, which has changed."
+            f"Received: {printable(vectors / LIST)}, which has changed. {LIST_ADVICE}"
         )
     return listed
 

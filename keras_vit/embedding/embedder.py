@@ -10,7 +10,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int, with_parameters
 from keras_vit.embedding.loaders import OUTPUTS, LoadedModel, open_model
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.files import FileKindError, expand_path
+from keras_vit.files import FileKindError, expand_path, missing_reason
 from keras_vit.images.byte_ranges import ByteRange, photo_bytes
 from keras_vit.images.numpy_pipeline import decode_photo
 from keras_vit.images.pillow_formats import PillowError
@@ -188,7 +188,7 @@ def read_photo_bytes(photo: Any) -> bytes:
     try:
         return photo_bytes(photo if isinstance(photo, ByteRange) else os.fspath(photo))
     except FileNotFoundError:
-        raise PillowError("no such file") from None
+        raise PillowError(missing_reason(str(photo))) from None
     except FileKindError as error:
         raise PillowError(error.reason) from None
     except (OSError, ValueError) as error:

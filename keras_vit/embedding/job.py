@@ -1,13 +1,12 @@
 """The job of `keras-vit embed`: a manifest first, then parts; the same command computes those that are missing."""
 
+import concurrent.futures
 import contextlib
 import csv
 import dataclasses
-import datetime
+import itertools
 import os
-import re
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,20 +15,23 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int, cores, with_parameters
-from keras_vit.embedding.embedder import OK
-from keras_vit.embedding.loaders import ENGINE_FILE, OUTPUTS, check_engine, is_exported
+from keras_vit.embedding.embedder import OK, Embedder
+from keras_vit.embedding.loaders import ENGINE_FILE, OUTPUTS, check_engine, engine_of, is_exported, prepare
 from keras_vit.embedding.manifest import MANIFEST, Manifest, files_sha256, read_manifest
 from keras_vit.embedding.part_files import FORMS, PartError, check_form, part_error, read_part, read_statuses
 from keras_vit.embedding.photo_lists import (
     LIST,
+    LIST_ADVICE,
     PhotoList,
     check_files_exist,
     list_photos,
+    list_sha256,
     of_read_kind,
     photo_key,
     read_list,
+    shard_states,
 )
-from keras_vit.embedding.supervisor import TRIES, Supervisor, run_once
+from keras_vit.embedding.pool import JobSetup, Pool, compute_part
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.files import (
     ABANDONED,
@@ -42,13 +44,13 @@ from keras_vit.files import (
     unlock,
 )
 from keras_vit.images.validation import BadImage, count_reasons
-from keras_vit.pages.formatting import plural, printable, spreadsheet_cell
+from keras_vit.pages.formatting import Pace, plural, printable, spreadsheet_cell
 from keras_vit.runs.load import check_run, variant_and_weights
+from keras_vit.weights.checkpoint import Checkpoint, file_in, read_checkpoint
 from keras_vit.weights.resolve import find_file
 
 _PART, _FEW_PARTS = 1000, 16  # photos of a part; parts of a list that would have fewer
 _BATCH = 32
-_FIRST_WORDS, _MINUTE = 10, 60  # seconds to the first line on the speed, and between those that follow
 _MOST_WITH_KERAS = 4  # processes by default
 _ROOM, _OF_MODEL = 400e6, 3  # bytes that a process takes, and times those of its model's files
 BROKEN = "broken_photos.csv"
@@ -109,6 +111,7 @@ def embed(
             photos are gone, for a part that is not one of the job, and at the end for those that failed or are damaged.
         ImportError: if a package is missing.
         OSError: if the folder cannot be written, and on Windows.
+        WorkerError: if the system ends a process that computes. The same call goes on.
     """
     if os.name == "nt":
         raise OSError("a job needs pipes and signals of Linux or macOS.\nReceived: Windows. Use `Embedder`.")
@@ -132,6 +135,8 @@ def embed(
         for line in listed.notes:
             say(line)
         manifest, listed = _manifest(listed, model, folder, options, say)
+        for line in manifest.describe_changed(listed.states):
+            say(line)
         parts = range(options.shard[0], manifest.parts, options.shard[1])
         missing = _missing(folder, manifest, parts)
         if len(missing) < len(parts):
@@ -141,7 +146,9 @@ def embed(
             check_files_exist(listed, [row for number in missing for row in manifest.rows(number)])
             _compute(folder, model, manifest, listed, missing, options, say)
     is_whole = all((folder / manifest.name(number)).exists() for number in range(manifest.parts))
-    check_parts(folder, manifest, range(manifest.parts) if is_whole else parts)
+    check_parts(folder, manifest, range(manifest.parts) if is_whole else parts, listed)
+    for line in _describe_strays(folder, manifest):
+        say(line)
     if is_whole:
         broken = write_broken(folder, manifest)
         remove_partial_files(folder, ABANDONED)  # of killed workers; nothing else may be written here any more
@@ -210,8 +217,11 @@ def _check_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callab
     """The list that the job started with; raises if photos were added since."""
     if listed.fingerprint() == manifest.photos_sha256:
         _check_same_list(listed, folder, manifest)
+        if list_sha256(folder) != manifest.photos_sha256:
+            listed.write(folder)
+            say(f"{printable(folder / LIST)} was missing or differed from the manifest, and is written again")
         return listed
-    kept = read_list(folder, listed.top)
+    kept = PhotoList(listed.top, read_list(folder, listed.top).entries, states=listed.states)
     _check_same_list(kept, folder, manifest)
     known = {photo_key(entry) for entry in kept.entries}
     now = {photo_key(entry) for entry in listed.entries if of_read_kind(entry) or photo_key(entry) in known}
@@ -246,7 +256,7 @@ def _check_same_list(listed: PhotoList, folder: Path, manifest: Manifest) -> Non
     if listed.fingerprint() != manifest.photos_sha256 or len(listed.entries) != manifest.photos:
         raise ArgumentError(
             "the list of photos must be as the job wrote it.\n"
-            f"Received: {printable(folder / LIST)}, which differs from the manifest. Choose another folder.",
+            f"Received: {printable(folder / LIST)}, which differs from the manifest. {LIST_ADVICE}",
             parameters=("out",),
         )
 
@@ -256,14 +266,25 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
     say(f"opening {printable(model)} for {plural(len(listed.entries), 'photo')} ...")
     digest = files_sha256(model_files(model, options.weights))
     threads, outputs = options.threads or 1, options.outputs or OUTPUTS[0]
-    requested = {"outputs": outputs, "engine": options.engine or "auto", "precision": options.precision}
-    with tempfile.TemporaryDirectory(prefix="keras_vit-") as place:
-        named = {"model": model, "weights": options.weights, "threads": threads, "folder": place}
-        facts = run_once({"prepare": requested | named}, threads, say)["prepared"]
+    checkpoint = _checkpoint(model, options.weights)
+    if outputs != "features" and checkpoint is not None and checkpoint.classes is None:
+        raise ArgumentError(
+            "`outputs` must be one that the model has, features.\n"
+            f"Received: outputs={outputs!r}, model={model!r}, which has no head and no projection.",
+            parameters=("outputs", "model"),
+        )
+    engine, precision = options.engine or "auto", options.precision
+    opened, weights = Embedder(model).model, options.weights
+    with tempfile.TemporaryDirectory(prefix="keras_vit-") as place, Pool(1, threads) as pool:
+        if not is_exported(model):
+            chosen = pool.submit(engine_of, opened, weights, engine, precision or "float32").result()
+            if chosen == "onnxruntime":
+                say("converting the model once; this takes a while ...")
+        facts = pool.submit(prepare, opened, weights, outputs, engine, precision, threads, place).result()
         for file in sorted(Path(place).iterdir()):
             with atomic_write(folder / file.name) as part:
                 Path(part).write_bytes(file.read_bytes())
-    is_before = outputs == "features" and has_projection(model, options.weights)
+    is_before = outputs == "features" and checkpoint is not None and checkpoint.embeds()
     if is_before:
         say("these features stand before a projection: a search by words needs --outputs logits")
     batch_size = options.batch_size or _BATCH
@@ -283,6 +304,7 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
         file_sha256=facts["file"] and files_sha256(_engine_files(folder)),
         top=os.path.abspath(listed.top),
         before_projection=is_before,
+        shards=dict(listed.states),
         **facts,
     )
     listed.write(folder)
@@ -306,12 +328,18 @@ def model_files(model: str, weights: str | None = None) -> list[Path]:
 
 def has_projection(model: str, weights: str | None = None) -> bool:
     """Whether the image tower of a model ends in a projection, before which its features stand."""
-    from keras_vit.weights.checkpoint import read_checkpoint
+    checkpoint = _checkpoint(model, weights)
+    return checkpoint is not None and checkpoint.embeds()
 
+
+def _checkpoint(model: str, weights: str | None) -> Checkpoint | None:
+    """The weights of a model, where it is no file of a runtime or of Keras."""
+    place = expand_path(model)
     found = None if is_exported(model) else variant_and_weights(model, weights)
-    if found is None:
-        return False
-    return read_checkpoint(find_file(found[1], found[0]).path, allow_nonfinite=True, compares_checksums=False).embeds()
+    if found is None and (not place.is_dir() or file_in(place) == place):
+        return None
+    path = file_in(place) if found is None else find_file(found[1], found[0]).path  # of a run that of both towers
+    return read_checkpoint(path, allow_nonfinite=True, compares_checksums=False)
 
 
 def _engine_files(folder: Path) -> list[Path]:
@@ -344,28 +372,45 @@ def _compute(
         f"embedding {plural(rows, 'photo')} in {plural(len(missing), 'part')}{of_shard} by {processes} "
         f"process{'es' * (processes > 1)}, {manifest.software}"
     )
-    first = {"folder": str(folder.absolute()), "top": str(listed.top.absolute()), "model": str(model)}
+    embedder, photos = _embedder(folder, model, manifest), PhotoList(listed.top.absolute(), [], states=listed.states)
+    setup = JobSetup(folder.absolute(), manifest, photos, embedder)
+    pace, software, faults = Pace(rows, "photos"), manifest.software, {}
+    waiting = iter(missing)
+    running: dict[Any, Any] = {}
+    with Pool(processes, manifest.threads, setup) as pool:
+        while True:
+            for number in itertools.islice(waiting, 2 * processes - len(running)):
+                entries = listed.entries[manifest.rows(number).start : manifest.rows(number).stop]
+                running[pool.submit(compute_part, number, entries)] = number
+            if not running:
+                break
+            done, _ = concurrent.futures.wait(running, 1.0, concurrent.futures.FIRST_COMPLETED)
+            pool.receive()
+            for future in done:
+                number, (software, fault) = running.pop(future), future.result()
+                if fault is not None:
+                    faults[number] = fault
+                    pool.rows.pop(manifest.describe(number), None)
+            for line in pace.lines(sum(pool.rows.values())):
+                say(line)
+    if software != manifest.software:
+        say(f"the job started with {manifest.software}, and {software} computed here: rows may differ by rounding")
+    if faults:
+        number, fault = min(faults.items())
+        raise ValueError(
+            f"{len(faults):,} of {len(missing):,} parts could not be computed; the others are there.\n"
+            f"Received: {manifest.describe(number)}: {fault}. Run the same command again."
+        )
 
-    def task(number: int) -> dict[str, Any]:
-        entries = listed.entries[manifest.rows(number).start : manifest.rows(number).stop]
-        return {"part": number, "photos": entries}
 
-    progress, software = _Progress(rows, say), manifest.software
-    with Supervisor(first, task, missing, processes, manifest.threads) as supervisor:
-        for answer in supervisor.answers(patience=1.0):
-            software = answer.get("ready", software)
-            progress.update(answer)
-            if "again" in answer:
-                part, how = manifest.name(answer["again"]), answer["how"]
-                say(f"{part} is tried again ({answer['try']} of {TRIES} tries): {how}")
-        if software != manifest.software:
-            say(f"the job started with {manifest.software}, and {software} computed here: rows may differ by rounding")
-        if supervisor.failed:
-            number, how = next(iter(supervisor.failed.items()))
-            raise ValueError(
-                f"{len(supervisor.failed):,} of {len(missing):,} parts could not be computed in {TRIES} tries each; "
-                f"the others are there.\nReceived: {manifest.describe(number)}: {how}. Run the same command again."
-            )
+def _embedder(folder: Path, model: str, manifest: Manifest) -> Embedder:
+    given: dict[str, Any] = {"outputs": manifest.outputs, "batch_size": manifest.batch_size}
+    if manifest.file is not None:
+        return Embedder(folder / manifest.file, threads=manifest.threads, **given)
+    # TensorFlow takes its threads from the environment, which the pool sets.
+    threads = None if manifest.engine in ("tensorflow", "xla") else manifest.threads
+    given |= {"engine": manifest.engine, "precision": manifest.precision, "weights": manifest.weights}
+    return Embedder(model, threads=threads, **given)
 
 
 def _processes(folder: Path, model: str, manifest: Manifest) -> int:
@@ -379,60 +424,54 @@ def _processes(folder: Path, model: str, manifest: Manifest) -> int:
     return max(min(len(cores()) // manifest.threads, fitting, most), 1)
 
 
-class _Progress:
-    """Prints the progress of a job: early, and then once a minute.
-
-    Args:
-        rows: that are to be computed.
-        say: called with a line.
-    """
-
-    def __init__(self, rows: int, say: Callable[[str], Any]) -> None:
-        self._rows, self._say = rows, say
-        self._done = 0
-        self._within: dict[int, int] = {}  # rows of parts that are being computed
-        self._began = time.monotonic()
-        self._next = self._began + _FIRST_WORDS
-
-    def update(self, answer: dict[str, Any]) -> None:
-        """Counts the rows in an answer of a process, and prints a line if it is time."""
-        if "so_far" in answer:
-            self._within[answer["part"]] = answer["so_far"]
-        elif "part" in answer:
-            self._within.pop(answer["part"], None)
-            self._done += answer.get("rows", 0)
-        now = time.monotonic()
-        if now >= self._next and (done := self._done + sum(self._within.values())):
-            self._next = now + _MINUTE
-            speed = done / (now - self._began)
-            left = datetime.timedelta(seconds=round((self._rows - done) / speed))
-            until = datetime.datetime.now() + left
-            self._say(
-                f"{done:,} of {self._rows:,} photos, {speed:,.1f} a second, {left} left, until {until:%d %b %H:%M}"
-            )
-
-
-def check_job(out: FilePath) -> tuple[Manifest, list[BadImage]]:
+def check_job(out: FilePath, say: Callable[[str], Any] = print) -> tuple[Manifest, list[BadImage]]:
     """Reads all parts of a job, and gives its manifest and the photos that are broken.
 
+    Args:
+        out: the folder of the job.
+        say: called with a line about shards that have changed since.
+
     Raises:
-        ValueError: for another folder, and for parts that are missing or damaged; the message names ten of them.
+        ValueError: for another folder, for parts that are missing or damaged, of which the message names ten, and for
+            files next to them that would be read as parts.
     """
     folder = expand_path(out)
     manifest = read_manifest(folder)
     check_form(manifest.form)
     listed = read_list(folder, folder)
     _check_same_list(listed, folder, manifest)
-    check_parts(folder, manifest, range(manifest.parts))
+    check_parts(folder, manifest, range(manifest.parts), listed)
+    if strays := _describe_strays(folder, manifest):
+        raise ArgumentError(
+            f"the folder must have the parts of its job alone.\nReceived: {strays[0]}.", parameters=("out",)
+        )
+    for line in manifest.describe_changed(shard_states(Path(manifest.top or ""), manifest.shards or ())):
+        say(line)
     return manifest, write_broken(folder, manifest)
 
 
-def check_parts(folder: Path, manifest: Manifest, parts: Sequence[int]) -> None:
+def _describe_strays(folder: Path, manifest: Manifest) -> list[str]:
+    """A line about copies of parts and parts of other jobs, if there are any."""
+    own = {manifest.name(number) for number in range(manifest.parts)}
+    found = sorted(path.name for path in folder.glob(f"*part-*.{manifest.form}") if path.name not in own)
+    if not found:
+        return []
+    more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
+    named = printable(", ".join(found[:_MOST_NAMED]))
+    is_are, them = ("is no part", "it") if len(found) == 1 else ("are no parts", "them")
+    return [
+        f"{named}{more} in {printable(folder)} {is_are} of this job; move {them} away, since who reads "
+        f"*.{manifest.form} gets these rows too"
+    ]
+
+
+def check_parts(folder: Path, manifest: Manifest, parts: Sequence[int], listed: PhotoList) -> None:
     """Reads parts; raises a `ValueError` that names those that are missing or damaged."""
     faults, rows = [], 0
     for number in parts:
         try:
-            rows += len(read_part(folder, manifest, number).photos)
+            photos = [photo_key(listed.entries[row]) for row in manifest.rows(number)]
+            rows += len(read_part(folder, manifest, number, photos).photos)
         except PartError as error:
             faults.append(error)
     if faults:
@@ -499,46 +538,36 @@ def cluster_shard(text: str | None, environment: Mapping[str, str] | None = None
     Raises:
         ValueError: for what are no such numbers.
     """
-    if text is not None:
-        found = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
-        return _check_shard(found[1] if found else "", found[2] if found else "", f"--shard {text}")
     known = os.environ if environment is None else environment
-    if "SLURM_ARRAY_TASK_ID" in known:
-        return _slurm_shard(known)
-    index = next((name for name in _INDEX if name in known), None)
-    count = next((name for name in _COUNT if name in known), None)
-    if index is None:
-        return 0, 1
-    if count is None:
+    hint = ""
+    if text is not None:
+        shown, numbers = f"--shard {text}", [*map(_number, text.split("/"))]
+    elif "SLURM_ARRAY_TASK_ID" in known:  # of an array as --array=0-7 or --array=1-15:2
+        names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "STEP", "COUNT")]
+        given = {name: known.get(name, "1" if name.endswith("STEP") else "") for name in names}
+        shown, hint = ", ".join(f"{name}={value}" for name, value in given.items()), _NO_GAPS
+        number, first, step, count = map(_number, given.values())
+        numbers = [(number - first) // step, count] if min(number, first) >= 0 and step > 0 else []
+    else:
+        index, count_name = (next((name for name in names if name in known), None) for names in (_INDEX, _COUNT))
+        if index is None:
+            return 0, 1
+        if count_name is None:
+            raise ArgumentError(
+                f"the number of a job needs how many there are, {' or '.join(_COUNT)}.\n"
+                f"Received: {index}={known[index]} alone. Set NUM_SHARDS, or pass --shard 0/1 for a job of its own.",
+                parameters=("shard",),
+            )
+        shown = f"{index}={known[index]}, {count_name}={known[count_name]}"
+        numbers = [_number(known[index]), _number(known[count_name])]
+    if len(numbers) != 2 or not 0 <= numbers[0] < numbers[1]:
         raise ArgumentError(
-            f"the number of a job needs how many there are, {' or '.join(_COUNT)}.\n"
-            f"Received: {index}={known[index]} alone. Set NUM_SHARDS, or pass --shard 0/1 for a job of its own.",
+            "the number of a job counts from 0 and is below how many there are, as --shard 0/8 to --shard 7/8.\n"
+            f"Received: {shown}.{hint}",
             parameters=("shard",),
         )
-    return _check_shard(known[index], known[count], f"{index}={known[index]}, {count}={known[count]}")
-
-
-def _slurm_shard(known: Mapping[str, str]) -> tuple[int, int]:
-    """Of an array as `--array=0-7` or `--array=1-15:2`; gaps are refused."""
-    names = ["SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT"]
-    given = [known.get(name, {"SLURM_ARRAY_TASK_STEP": "1"}.get(name, "")) for name in names]
-    shown = ", ".join(f"{name}={value}" for name, value in zip(names, given, strict=True))
-    if not all(value.isascii() and value.isdecimal() for value in given) or int(given[2]) < 1:
-        raise _shard_error(shown, _NO_GAPS)
-    number, first, step, count = map(int, given)
-    return _check_shard(str((number - first) // step), str(count), shown, _NO_GAPS)
-
-
-def _check_shard(index: str, count: str, shown: str, hint: str = "") -> tuple[int, int]:
-    numbers = [int(text) if text.isascii() and text.isdecimal() else -1 for text in (index, count)]
-    if not 0 <= numbers[0] < numbers[1]:
-        raise _shard_error(shown, hint)
     return numbers[0], numbers[1]
 
 
-def _shard_error(shown: str, hint: str) -> Exception:
-    return ArgumentError(
-        "the number of a job counts from 0 and is below how many there are, as --shard 0/8 to --shard 7/8.\n"
-        f"Received: {shown}.{hint}",
-        parameters=("shard",),
-    )
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() else -1

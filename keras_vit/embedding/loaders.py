@@ -1,6 +1,7 @@
 """Opens the model of an `Embedder` or a job: an exported file by its own software, any other model in an engine."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -79,7 +80,7 @@ def open_model(
     place = expand_path(given)
     if is_exported(given):
         check_engine(given, engine)
-        return (_load_onnx if place.suffix == ".onnx" else _load_openvino)(place, precision, threads)
+        return _load_file(place, precision, threads)
     if place.suffix == ".tflite" or (place.is_dir() and (_has_versions(place) or (place / "saved_model.pb").exists())):
         raise ArgumentError(
             "an exported file that embeds photos must be one of ONNX or OpenVINO.\n"
@@ -120,27 +121,20 @@ def choose_engine(model: Any, engine: str, precision: str) -> str:
     return "tensorflow" if has_accelerator() else "onnxruntime"
 
 
-def _load_onnx(place: Path, precision: str | None, threads: int | None) -> LoadedModel:
-    _check_there(place)
-    session = open_session(place, threads)
-    record, size = _file_facts(place, session.metadata, precision)
-    return LoadedModel(session.runtime.run, record, size, session.takes, "onnxruntime", session.runtime.name)
-
-
-def _load_openvino(place: Path, precision: str | None, threads: int | None) -> LoadedModel:
-    _check_there(place)
-    from keras_vit.exporting.formats import openvino
-
-    record, size = _file_facts(place, openvino.read_metadata(place), precision)
-    runtime = openvino.open_runtime(place, threads)
-    return LoadedModel(runtime.run, record, size, "pixels", "openvino", runtime.name)
-
-
-def _check_there(place: Path) -> None:
+def _load_file(place: Path, precision: str | None, threads: int | None) -> LoadedModel:
     if not place.is_file():
         raise with_parameters(
             FileNotFoundError(f"`model` must be a file that is there.\nReceived: model={str(place)!r}."), "model"
         )
+    if place.suffix == ".onnx":
+        session = open_session(place, threads)
+        record, size = _file_facts(place, session.metadata, precision)
+        return LoadedModel(session.runtime.run, record, size, session.takes, "onnxruntime", session.runtime.name)
+    from keras_vit.exporting.formats.openvino import OpenVINO, read_metadata
+
+    record, size = _file_facts(place, read_metadata(place), precision)
+    runtime = OpenVINO().open_runtime(place, threads)
+    return LoadedModel(runtime.run, record, size, "pixels", "openvino", runtime.name)
 
 
 def check_engine(model: str, engine: str) -> None:
@@ -200,7 +194,6 @@ def prepare(
     precision: str | None,
     threads: int,
     folder: str,
-    say: Callable[[str], Any] = print,
 ) -> dict[str, Any]:
     """Opens a model once, and gives facts for the manifest, ready for JSON.
 
@@ -212,15 +205,24 @@ def prepare(
         precision: of the engine.
         threads: of the engine.
         folder: an empty one, where the file of ONNX Runtime is written.
-        say: called with a line before that is written.
 
     Raises:
         ValueError, ImportError, ExportError: as `open_model`.
     """
     given, file = model, None
     if not is_exported(model):
-        engine = _write_engine_file(model, weights, engine, precision or "float32", Path(folder), say)
-        file = ENGINE_FILE if engine == "onnxruntime" else None
+        requested, engine = engine, engine_of(model, weights, engine, precision or "float32")
+        if engine == "onnxruntime":
+            from keras_vit.exporting.engines.accelerate import write_engine
+            from keras_vit.exporting.report import ExportError
+
+            try:
+                write_engine(_built(model, weights), Path(folder, ENGINE_FILE), precision or "float32")
+                file = ENGINE_FILE
+            except ExportError:
+                if requested != "auto":
+                    raise
+                engine = "tensorflow"
     if file is not None:
         opened = open_model(str(Path(folder, file)), threads=threads)
     else:
@@ -246,22 +248,13 @@ def prepare(
     }
 
 
-def _write_engine_file(
-    model: str, weights: str | None, engine: str, precision: str, folder: Path, say: Callable[[str], Any]
-) -> str:
-    """The engine. For ONNX Runtime its file is written; a model that it does not take goes to TensorFlow."""
-    from keras_vit.exporting.engines.accelerate import write_engine
-    from keras_vit.exporting.report import ExportError
+@functools.lru_cache(1)
+def _built(model: str, weights: str | None) -> Any:
     from keras_vit.runs.load import load_any
 
-    built, _ = load_any(model, weights, needs_head=False)
-    chosen = choose_engine(built, engine, precision)
-    if chosen == "onnxruntime":
-        say("converting the model once; this takes a while ...")
-        try:
-            write_engine(built, folder / ENGINE_FILE, precision)
-        except ExportError:
-            if engine != "auto":
-                raise
-            return "tensorflow"
-    return chosen
+    return load_any(model, weights, needs_head=False)[0]
+
+
+def engine_of(model: str, weights: str | None, engine: str, precision: str) -> str:
+    """The engine of a model that is no exported file, as `choose_engine`; a process builds the model once."""
+    return choose_engine(_built(model, weights), engine, precision)

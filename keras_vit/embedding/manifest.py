@@ -5,23 +5,36 @@ import hashlib
 import io
 import json
 import os
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from keras_vit.checks import ArgumentError, check_int
+from keras_vit.checks import ArgumentError
+from keras_vit.embedding.loaders import ENGINE_FILE, OUTPUTS
 from keras_vit.files import atomic_write, json_object, open_regular
-from keras_vit.pages.formatting import printable
+from keras_vit.pages.formatting import plural, printable
 from keras_vit.version import __version__
 
 MANIFEST = "manifest.json"
 _KIND = "an embedding of photos, 1"
-_MOST_BYTES = 1 << 22
-_FORMS = ("parquet", "npz")
-_NUMBERS = ("photos", "part", "width", "threads", "batch_size")
-_TEXTS = ("photos_sha256", "outputs", "model", "model_sha256", "engine", "preprocessing_sha256", "software")
+_MOST_BYTES = 1 << 26  # of a job with some 500,000 shards
 _MOST = 10**11  # photos whose list a job reads: 16 GiB of lines
-_OPTIONS = {"outputs": "--outputs", "engine": "--engine", "precision": "--precision", "threads": "--threads"}
-_OPTIONS |= {"batch_size": "--batch-size", "part": "--part", "form": "--format"}
+_COUNT = (f"an integer of 1 to {_MOST:,}", lambda value: type(value) is int and 1 <= value <= _MOST)
+_TEXT = ("a text", lambda value: isinstance(value, str))
+_DIGEST = ("64 hexadecimal digits", lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value))
+# What fields must be: by their types, and by their names.
+_OF_TYPES = {int: _COUNT, str: _TEXT, bool: ("true or false", lambda value: isinstance(value, bool))}
+_OF_TYPES[dict[str, Any]] = ("an object", lambda value: isinstance(value, dict))
+_OF_NAMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "form": ("parquet or npz", lambda value: value in ("parquet", "npz")),
+    "outputs": (f"one of {', '.join(OUTPUTS)}", lambda value: value in OUTPUTS),
+    "file": (ENGINE_FILE, lambda value: value == ENGINE_FILE),
+    "top": ("a path", lambda value: isinstance(value, str) and "\0" not in value),
+    "shards": ("an object of two integers for each shard", lambda value: _are_states(value)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +60,7 @@ class Manifest:
         before_projection: whether vectors are features before the projection of an image tower, which no text is
             compared with; `None` of earlier versions.
         top: the folder from which the photos' paths count, where the job began; `None` of earlier versions.
+        shards: size and `st_mtime_ns` of each shard when the job began, by its path; `None` of earlier versions.
     """
 
     photos: int
@@ -70,12 +84,13 @@ class Manifest:
     weights: str | None = None
     top: str | None = None
     before_projection: bool | None = None
+    shards: Mapping[str, Sequence[int]] | None = None
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides the rows."""
         facts = dataclasses.asdict(self)
-        of_no_row = ("model", "keras_vit", "file", "file_sha256", "top", "before_projection")
+        of_no_row = ("model", "keras_vit", "file", "file_sha256", "top", "before_projection", "shards")
         for name in of_no_row:  # names, and what follows from the model
             del facts[name]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -98,6 +113,21 @@ class Manifest:
         rows = self.rows(number)
         return f"{self.name(number)} (rows {rows[0]:,} to {rows[-1]:,})"
 
+    def describe_changed(self, states: Mapping[str, Sequence[int]]) -> list[str]:
+        """A line about shards that have changed since the job began, if there are any.
+
+        Args:
+            states: of shards now; those that are gone are left out.
+        """
+        known = self.shards or {}
+        changed = sorted(file for file, state in states.items() if file in known and [*known[file]] != [*state])
+        if not changed:
+            return []
+        return [
+            f"{plural(len(changed), 'shard')} of another size or time than when the job began, as "
+            f"{printable(changed[0])}: if its photos changed, embed them into another folder"
+        ]
+
     def write(self, folder: Path) -> None:
         """Writes `folder/manifest.json`."""
         text = json.dumps({"keras_vit_embedding": _KIND} | dataclasses.asdict(self), indent=2)
@@ -113,7 +143,7 @@ class Manifest:
         for name, value in requested.items():
             if value is None or (name == "engine" and value == "auto") or getattr(self, name) == value:
                 continue
-            option = _OPTIONS.get(name, f"--{name}")
+            option = "--format" if name == "form" else f"--{name.replace('_', '-')}"
             raise ArgumentError(
                 "a job resumes with the options that it started with, so that all rows are alike.\n"
                 f"Received: {option} {value}, and {getattr(self, name)} in the manifest. Leave {option} out, or choose "
@@ -152,24 +182,23 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _from_facts(facts: dict[str, Any]) -> Manifest:
     """A manifest whose fields are there and of their types."""
-    known = {field.name: field.default for field in dataclasses.fields(Manifest)}
-    for name, default in known.items():
-        if name not in facts and default is dataclasses.MISSING:
-            raise ValueError(f"`{name}` must be there.\nReceived: a manifest without it")
-    if unknown := sorted(facts.keys() - known.keys()):
-        raise ValueError(f"fields must be those of this version.\nReceived: {unknown[0]!r}")
     found = Manifest(**facts)
-    for name in _TEXTS:
-        if not isinstance(getattr(found, name), str):
-            raise ValueError(f"`{name}` must be a text.\nReceived: {getattr(found, name)!r}")
-    if not isinstance(found.preprocessing, dict):
-        raise ValueError(f"`preprocessing` must be an object.\nReceived: {found.preprocessing!r}")
-    for name in _NUMBERS:
-        if check_int(name, getattr(found, name), 1) > _MOST:
-            raise ValueError(f"`{name}` must be at most {_MOST:,}.\nReceived: {getattr(found, name)}")
-    if found.form not in _FORMS:
-        raise ValueError(f"`form` must be {' or '.join(_FORMS)}.\nReceived: {found.form!r}")
+    for field in dataclasses.fields(found):
+        value = getattr(found, field.name)
+        kinds: list[Any] = [field.type]
+        if isinstance(field.type, types.UnionType):
+            kinds = [*typing.get_args(field.type)]
+        rule = _DIGEST if field.name.endswith("_sha256") else _OF_NAMES.get(field.name) or _OF_TYPES[kinds[0]]
+        if not (rule[1](value) or (value is None and types.NoneType in kinds)):
+            raise ValueError(f"`{field.name}` must be {rule[0]}.\nReceived: {value!r:.80}")
+    if (found.file is None) != (found.file_sha256 is None):
+        raise ValueError("`file` must have its `file_sha256`.\nReceived: one without the other")
     return found
+
+
+def _are_states(value: Any) -> bool:
+    states = value.values() if isinstance(value, dict) else [None]
+    return all(isinstance(state, list) and [*map(type, state)] == [int, int] for state in states)
 
 
 def files_sha256(paths: list[Path]) -> str:

@@ -107,7 +107,13 @@ def nearest_neighbors(
 
 
 def _check_queries(queries: Any, folder: Path) -> None:
-    """Raises for embeddings of texts, where the vectors of a folder are of another space than those."""
+    """Raises for embeddings of texts, where they or the vectors of a folder are features before a projection."""
+    if getattr(queries, "before_projection", False):
+        raise ArgumentError(
+            "photos are compared with embeddings of texts after the projection, and not with the features before it.\n"
+            "Received: queries of a text tower without its projection. Build it without `include_top=False`.",
+            parameters=("queries",),
+        )
     if isinstance(queries, TextEmbeddings) and read_manifest(folder).before_projection:
         raise ArgumentError(
             "texts are compared with embeddings after the projection, and not with the features before it.\n"

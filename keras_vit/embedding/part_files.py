@@ -5,6 +5,7 @@ holds the same three arrays for NumPy.
 """
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -17,12 +18,13 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
+from keras_vit.embedding.embedder import OK
 from keras_vit.embedding.manifest import Manifest, read_manifest
-from keras_vit.files import FileKindError, atomic_write, expand_path, open_regular
+from keras_vit.files import FileKindError, atomic_write, expand_path, missing_reason, open_regular
 from keras_vit.pages.formatting import printable
 
 FORMS = ("parquet", "npz")
-_MARK = "keras_vit_part"  # key of a file's job and number
+_MARK = "keras_vit_part"  # key of a file's job, number and digest
 _MISSING = "which is missing"
 _COMPRESSED = "which is compressed, and the job writes no such parts"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of all members of a ZIP archive, so that its bytes are the same
@@ -76,27 +78,34 @@ def check_form(form: str) -> None:
 
 def write_part(folder: Path, manifest: Manifest, number: int, part: Part) -> None:
     """Writes a part whole or not at all."""
-    about = json.dumps({"job": manifest.fingerprint, "part": number})
+    names = np.array([*map(_in_utf8, part.photos.tolist())], object)
+    part = Part(names, part.status, np.ascontiguousarray(part.vectors, "float32"))
+    about = json.dumps({"job": manifest.fingerprint, "part": number, "sha256": _rows_sha256(part)})
     with atomic_write(folder / manifest.name(number)) as place:
         (_write_parquet if manifest.form == "parquet" else _write_npz)(place, part, manifest.outputs, about)
 
 
-def read_part(folder: Path, manifest: Manifest, number: int) -> Part:
+def read_part(folder: Path, manifest: Manifest, number: int, photos: Sequence[str] | None = None) -> Part:
     """The rows of a part, all of which are checked.
+
+    Args:
+        folder: of the job.
+        manifest: of the job.
+        number: of the part.
+        photos: names of its rows, for a part of an earlier version, which has no digest of its rows.
 
     Raises:
         PartError: if it is missing, damaged or of another job; the message names the file and the rows.
     """
     path = folder / manifest.name(number)
     try:
-        read = _read_parquet if manifest.form == "parquet" else _read_npz
-        part, about = read(path, manifest.outputs)
+        columns, about = _read(path, manifest.form, ["photo", "status", manifest.outputs])
+        part = Part(*columns)
         _check(about, manifest, number, len(part.photos), part.vectors.shape)
+        _check_rows(part, about.get("sha256"), photos)
         return part
-    except FileNotFoundError:
-        raise PartError(path, manifest.rows(number), _MISSING) from None
     except Exception as error:  # pyarrow and zipfile have many
-        raise PartError(path, manifest.rows(number), _reason(error)) from None
+        raise PartError(path, manifest.rows(number), _reason(path, error)) from None
 
 
 def part_error(folder: Path, manifest: Manifest, number: int) -> PartError | None:
@@ -113,19 +122,13 @@ def part_error(folder: Path, manifest: Manifest, number: int) -> PartError | Non
             with _open_npz(path) as file:
                 _check(json.loads(file.comment or b"{}"), manifest, number, len(manifest.rows(number)))
     except Exception as error:  # pyarrow and zipfile have many
-        return PartError(path, manifest.rows(number), _reason(error))
+        return PartError(path, manifest.rows(number), _reason(path, error))
     return None
 
 
 def read_statuses(folder: Path, manifest: Manifest, number: int) -> tuple[np.ndarray, np.ndarray]:
     """The columns `photo` and `status` of a part that is known to be whole, without its vectors."""
-    path = folder / manifest.name(number)
-    if manifest.form == "npz":
-        with _open_npz(path) as archive:
-            photos, status = (np.load(io.BytesIO(archive.read(f"{name}.npy"))) for name in ("photo", "status"))
-        return photos, status
-    table = _table(path, ["photo", "status"])
-    photos, status = (np.array(table[name].to_pylist(), object) for name in ("photo", "status"))
+    photos, status = _read(folder / manifest.name(number), manifest.form, ["photo", "status"])[0]
     return photos, status
 
 
@@ -154,7 +157,25 @@ def _check(about: dict[str, Any], manifest: Manifest, number: int, rows: int, sh
         raise ValueError(f"whose vectors have {shape[-1]} numbers and not {manifest.width}")
 
 
-def _reason(error: Exception) -> str:
+def _check_rows(part: Part, digest: str | None, photos: Sequence[str] | None) -> None:
+    if digest is not None and digest != _rows_sha256(part):
+        raise ValueError("which has other rows than the job wrote")
+    if digest is None and photos is not None:
+        if part.photos.tolist() != [*map(_in_utf8, photos)]:
+            raise ValueError("whose photos are not those of the job's list")
+        if ((part.status == OK) == np.isnan(part.vectors).all(axis=1)).any():
+            raise ValueError("whose status says ok where the vector is NaN, or is a reason where it is not")
+
+
+def _rows_sha256(part: Part) -> str:
+    found = hashlib.sha256(json.dumps([part.photos.tolist(), part.status.tolist()]).encode())
+    found.update(np.ascontiguousarray(part.vectors).data)
+    return found.hexdigest()
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"which is {missing_reason(str(path))}" if path.is_symlink() else _MISSING
     if isinstance(error, FileKindError):
         return f"which is {error.reason}"
     text = " ".join(str(error).split())
@@ -165,31 +186,35 @@ def _write_parquet(place: str, part: Part, outputs: str, about: str) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    numbers = pyarrow.array(np.ascontiguousarray(part.vectors).reshape(-1))
+    numbers = pyarrow.array(part.vectors.reshape(-1))
     vectors = pyarrow.FixedSizeListArray.from_arrays(numbers, part.vectors.shape[1])
-    photos = pyarrow.array([_in_utf8(name) for name in part.photos.tolist()], pyarrow.string())
-    columns = {"photo": photos, "status": pyarrow.array(part.status.tolist(), pyarrow.string()), outputs: vectors}
+    photos, status = (pyarrow.array(texts.tolist(), pyarrow.string()) for texts in (part.photos, part.status))
+    columns = {"photo": photos, "status": status, outputs: vectors}
     table = pyarrow.table(columns).replace_schema_metadata({_MARK: about})
     named = {"use_dictionary": ["status"], "write_statistics": False, "write_page_checksum": True}
     pyarrow.parquet.write_table(table, place, compression="none", **named)
 
 
-def _read_parquet(path: Path, outputs: str) -> tuple[Part, dict[str, Any]]:
-    table = _table(path)
-    vectors = table[outputs].combine_chunks()
-    rows = vectors.values.to_numpy().reshape(len(table), -1)
-    photos, status = (np.array(table[name].to_pylist(), object) for name in ("photo", "status"))
-    return Part(photos, status, rows), json.loads((table.schema.metadata or {}).get(_MARK.encode(), b"{}"))
+def _read(path: Path, form: str, names: list[str]) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """Columns of a part, of which the third has vectors, and what its file says of itself."""
+    if form == "npz":
+        with _open_npz(path) as archive:
+            found = [np.load(io.BytesIO(archive.read(f"{name}.npy"))) for name in names]
+            return found, json.loads(archive.comment or b"{}")
+    table = _table(path, names)
+    found = [np.array(table[name].to_pylist(), object) for name in names[:2]]
+    found += [table[name].combine_chunks().values.to_numpy().reshape(len(table), -1) for name in names[2:]]
+    return found, json.loads((table.schema.metadata or {}).get(_MARK.encode(), b"{}"))
 
 
-def _table(path: Path, columns: list[str] | None = None) -> Any:
-    """A table, read by this thread alone.
+def _table(path: Path, columns: list[str]) -> Any:
+    """A table, read by this thread alone; with the vectors its pages are compared with their checksums.
 
     A thread of pyarrow that gives a Python file back while the process ends aborts it, with -6 after its last line.
     """
     import pyarrow.parquet
 
-    checked = {"page_checksum_verification": columns is None}
+    checked = {"page_checksum_verification": len(columns) > 2}
     with open_regular(path) as opened, pyarrow.parquet.ParquetFile(opened, pre_buffer=False, **checked) as file:
         groups = map(file.metadata.row_group, range(file.num_row_groups))
         chunks = (group.column(number) for group in groups for number in range(group.num_columns))
@@ -199,21 +224,13 @@ def _table(path: Path, columns: list[str] | None = None) -> Any:
 
 
 def _write_npz(place: str, part: Part, outputs: str, about: str) -> None:
-    arrays = {"photo": [_in_utf8(name) for name in part.photos.tolist()], "status": part.status.tolist()}
+    arrays = {"photo": part.photos.tolist(), "status": part.status.tolist()}
     with zipfile.ZipFile(place, "w") as archive:
         for name, values in {**arrays, outputs: part.vectors}.items():
             file = io.BytesIO()
             np.save(file, np.asarray(values, "float32" if name == outputs else str))
             archive.writestr(zipfile.ZipInfo(f"{name}.npy", _EPOCH), file.getvalue())
         archive.comment = about.encode()
-
-
-def _read_npz(path: Path, outputs: str) -> tuple[Part, dict[str, Any]]:
-    with _open_npz(path) as archive:
-        about = json.loads(archive.comment or b"{}")
-        names = ("photo", "status", outputs)
-        photos, status, rows = (np.load(io.BytesIO(archive.read(f"{name}.npy"))) for name in names)
-    return Part(photos, status, rows), about
 
 
 @contextlib.contextmanager

@@ -3,11 +3,12 @@
 A list is kept as a file of lines in JSON, so that a job goes on with the same rows whatever has become of the photos.
 """
 
+import contextlib
 import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,15 +16,17 @@ from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.files import access_error, atomic_write, expand_path, open_regular
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation
 from keras_vit.images.photo_files import HEIC, JOB_LIST, READ_AT_FIRST, PassedOver, is_photo, is_shard, photos_below
-from keras_vit.images.photo_tables import open_table
+from keras_vit.images.photo_tables import is_table, open_table, path_cell
+from keras_vit.images.pillow_formats import PillowError, missing_package
 from keras_vit.pages.formatting import plural, printable
 
 LIST = JOB_LIST
+LIST_ADVICE = "`keras-vit embed` writes it again, if the photos are as they were; else choose another folder."
 _HEAD = '{"keras_vit": "the photos of an embedding, a row each"}\n'
 _MOST_BYTES = 1 << 34  # of a list or a table
 _SAMPLED = 1000  # photos of a list, evenly chosen, which takes a second on a network disk
 _MOST_NAMED = 10
-Entry: TypeAlias = str | list[Any]  # a path below the top; or key, file, offset, size and record of a slice
+Entry: TypeAlias = str | list[Any]  # a path below the top; or key, file, offset, size of a slice, and -1
 
 
 class PhotoList(NamedTuple):
@@ -33,11 +36,13 @@ class PhotoList(NamedTuple):
         top: the folder from which their paths count.
         entries: a text or a list for each, ready for JSON.
         notes: lines about what the walk did not enter.
+        states: size and `st_mtime_ns` of each shard, by its path below the top.
     """
 
     top: Path
     entries: list[Entry]
     notes: Sequence[str] = ()
+    states: Mapping[str, Sequence[int]] = {}
 
     def fingerprint(self) -> str:
         """SHA-256 of the list, wherever its folder lies."""
@@ -53,7 +58,7 @@ class PhotoList(NamedTuple):
     def write(self, folder: Path) -> None:
         """Writes `folder/photos.jsonl`, in place of another list alone."""
         path = folder / LIST
-        if os.path.lexists(path) and not _is_list(path):
+        if os.path.lexists(path) and list_sha256(folder) is None:
             raise ArgumentError(
                 f"a job replaces only files of a job.\nReceived: {str(path)!r}. Move it away.", parameters=("out",)
             )
@@ -67,20 +72,23 @@ def photo_key(entry: Entry) -> str:
     return entry if isinstance(entry, str) else str(entry[0])
 
 
-def photo_location(top: Path, entry: Entry) -> PhotoLocation:
-    """Where the bytes of a photo are."""
+def photo_location(top: Path, entry: Entry, states: Mapping[str, Sequence[int]] | None = None) -> PhotoLocation:
+    """Where the bytes of a photo are; in a shard that must have its state, if that is given."""
     if isinstance(entry, str):
         return os.path.join(top, entry)
     key, file, offset, size, record = entry
-    return ByteRange(os.path.join(top, file), offset, size, key, record)
+    if record >= 0:  # of a job by version 0.6.0
+        raise PillowError("it lies in an ArrayRecord file, which is not read any more")
+    state = (states or {}).get(file)
+    return ByteRange(os.path.join(top, file), offset, size, key, (state[0], state[1]) if state else None)
 
 
 def list_photos(what: str | os.PathLike) -> PhotoList:
     """The photos in a folder, a table or shards, sorted by their names.
 
     Args:
-        what: a folder, with all that is below it; a `.csv` file with the column `path`; or shards, as `open_source`
-            takes them.
+        what: a folder, with all that is below it; a `.csv`, `.tsv` or `.parquet` file with the column `path`; or
+            shards, as `open_source` takes them.
 
     Raises:
         ValueError: if no photo is there, a table has none, or a folder cannot be listed.
@@ -88,7 +96,7 @@ def list_photos(what: str | os.PathLike) -> PhotoList:
     path = expand_path(what)
     # The seam: whatever else holds photos makes entries of them here, and `photo_location` says where their bytes are.
     denied = access_error(path)
-    if path.suffix.lower() == ".csv" and not os.path.isdir(path) and (os.path.lexists(path) or denied):
+    if is_table(path) and (os.path.lexists(path) or denied):
         found = PhotoList(path.parent, _table_paths(path))
     elif os.path.isdir(path):
         found = _folder_photos(path)
@@ -98,7 +106,7 @@ def list_photos(what: str | os.PathLike) -> PhotoList:
         found_words = "without a photo" if os.path.exists(path) else "where nothing is"
         found_words = f"which cannot be reached: {denied}" if denied else found_words
         raise ArgumentError(
-            "`photos` must be a folder with photos in it or below it, a .csv file with the column path, or shards.\n"
+            "`photos` must be a folder with photos in it or below it, a table with the column path, or shards.\n"
             f"Received: {str(path)!r}, {found_words}.",
             parameters=("photos",),
         )
@@ -117,16 +125,26 @@ def read_list(folder: Path, top: Path) -> PhotoList:
             if file.readline() != _HEAD.encode():
                 raise ValueError("which is no list of photos")
             return PhotoList(top, [json.loads(line) for line in file])
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArgumentError(
-            f"the list of photos must be as the job wrote it.\nReceived: {str(path)!r}: {error}.", parameters=("out",)
+            f"the list of photos must be as the job wrote it.\nReceived: {str(path)!r}: {error}. {LIST_ADVICE}",
+            parameters=("out",),
         ) from None
+
+
+def list_sha256(folder: Path) -> str | None:
+    """The fingerprint of the list that a job wrote into its folder; `None` where none can be read."""
+    with contextlib.suppress(OSError, ValueError), open_regular(folder / LIST, _MOST_BYTES) as file:
+        if file.readline(len(_HEAD)) == _HEAD.encode():
+            found = hashlib.sha256()
+            for line in file:
+                found.update(line)
+            return found.hexdigest()
+    return None
 
 
 def of_read_kind(entry: Entry) -> bool:
     """Whether a photo is of a kind that is read, by its name; earlier versions listed those alone."""
-    from keras_vit.images.pillow_formats import missing_package
-
     kinds = READ_AT_FIRST if missing_package("HEIC") else (*READ_AT_FIRST, *HEIC)
     return not isinstance(entry, str) or is_photo(os.path.basename(entry), (*kinds, ""))
 
@@ -168,12 +186,14 @@ def check_files_exist(photos: PhotoList, rows: Sequence[int]) -> None:
         )
 
 
-def _is_list(path: Path) -> bool:
-    try:
-        with open_regular(path) as file:
-            return file.readline(len(_HEAD) + 1) == _HEAD.encode()
-    except (OSError, ValueError):
-        return False
+def shard_states(top: Path, files: Iterable[str]) -> Mapping[str, Sequence[int]]:
+    """Size and `st_mtime_ns` of those of these shards that are there, by their paths below the top."""
+    found = {}
+    for file in files:
+        with contextlib.suppress(OSError):
+            status = os.stat(top / file)
+            found[file] = (status.st_size, status.st_mtime_ns)
+    return found
 
 
 def _folder_photos(folder: Path) -> PhotoList:
@@ -198,12 +218,12 @@ def _folder_photos(folder: Path) -> PhotoList:
 def _table_paths(path: Path) -> list[Entry]:
     try:
         with open_table(path) as table:
-            if "path" not in table.columns:
+            if table.columns.count("path") != 1:
                 raise ValueError(
-                    "the first line of a table of photos must have the column path.\n"
+                    "the first line of a table of photos must have the column path, once.\n"
                     f"Received: {str(path)!r} with the columns {table.columns}."
                 )
-            found = sorted((row["path"] or "").strip() for _, row in table.rows())
+            found = sorted(path_cell(path, number, row) for number, row in table.rows())
     except ValueError as error:
         raise with_parameters(error, "photos") from None
     # One photo in several spellings, as `./a.jpg` and its absolute path, is one as well.
@@ -225,9 +245,9 @@ def _shard_photos(path: Path) -> PhotoList | None:
     from keras_vit.data.shards.finding import common_folder, find_shards  # whose room imports Keras
     from keras_vit.data.shards.opening import shard_ranges
 
-    files = find_shards(path, by_split=False)
-    if not files:
+    if not (files := find_shards(path, by_split=False)):
         return None
     top = common_folder(files)
-    found = ((key, os.path.relpath(os.path.abspath(s.file), top), s) for key, s in shard_ranges(files))
-    return PhotoList(top, sorted([key, file, s.offset, s.size, s.record] for key, file, s in found))
+    found = [(key, os.path.relpath(os.path.abspath(s.file), top), s) for key, s in shard_ranges(files)]
+    states = {file: s.state for _, file, s in found if s.state}
+    return PhotoList(top, sorted([key, file, s.offset, s.size, -1] for key, file, s in found), states=states)

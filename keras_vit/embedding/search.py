@@ -1,6 +1,6 @@
 """`search_photos`: photos found by what one says, as the nearest vectors of a job to a text's embedding."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from keras_vit.embedding.neighbors import Neighbors, nearest_neighbors
 from keras_vit.files import expand_path
 from keras_vit.pages.formatting import printable
 from keras_vit.pages.html import write_page
+from keras_vit.runs.run_files import BEST
+from keras_vit.text.tokenizer import check_texts
+from keras_vit.weights.checkpoint import TOWERS, TOWERS_FILE
 
 PAGE = "search.html"
 
@@ -30,31 +33,35 @@ def search_photos(
     Args:
         vectors: the folder of a finished job.
         texts: what the photos show, one text or several.
-        model: of the job: a folder or published name with both towers.
+        model: of the job: a folder or published name with both towers, or the folder of a run that trained them.
         k: photos of a text.
-        text: a text tower that is open already; by default that of `model`.
+        text: the text tower of `model`, if it is open already.
 
     Returns:
         The nearest photos of each text, the nearest first, with their cosines. 0.2 to 0.35 are usual for CLIP.
 
     Raises:
-        ValueError: for vectors of another model, of features before a projection, or of another width; and for what
+        ValueError: for an empty text, vectors or a text tower of another model, features before a projection, or what
             `build_text` and `nearest_neighbors` refuse.
     """
+    if not all(each.strip() for each in check_texts("texts", texts)):
+        raise ArgumentError(
+            "a text that photos are searched by must not be empty.\nReceived: an empty one.", parameters=("texts",)
+        )
     folder = expand_path(vectors)
     manifest = read_manifest(folder)
     check_comparable(manifest, folder, str(model))
-    if text is None:
-        from keras_vit.text_builders import build_text
+    from keras_vit.text_builders import build_text, has_weights_of
 
+    if text is None:
         text = build_text(weights=model)
-    queries = np.asarray(text.embed(texts))
-    if queries.shape[1] != manifest.width:
+    elif not has_weights_of(text, model):
         raise ArgumentError(
-            "embeddings of texts and of photos must have the same width.\n"
-            f"Received: {queries.shape[1]} of the text tower, and vectors of {manifest.width}.",
-            parameters=("model",),
+            "`text` must be the text tower of `model`.\n"
+            f"Received: {getattr(text, 'name', text)!r}, whose weights are not those of {str(model)!r}.",
+            parameters=("text",),
         )
+    queries = np.asarray(text.embed(texts))
     return nearest_neighbors(folder, queries, min(k, manifest.photos))
 
 
@@ -66,7 +73,8 @@ def check_comparable(manifest: Manifest, folder: Path, model: str) -> None:
         folder: in which they are, for the error.
         model: with both towers.
     """
-    if files_sha256(model_files(model, manifest.weights)) != manifest.model_sha256:
+    digests = (files_sha256(model_files(name, manifest.weights)) for name in _names_of(model))
+    if manifest.model_sha256 not in digests:
         raise ArgumentError(
             "texts are compared with vectors of the same model.\n"
             f"Received: model={model!r}, and vectors of {manifest.model!r}, whose files are others.",
@@ -80,6 +88,16 @@ def check_comparable(manifest: Manifest, folder: Path, model: str) -> None:
             f"Received: {manifest.outputs}, in {printable(folder)}. Embed the photos anew with `--outputs {wanted}`.",
             parameters=("vectors",),
         )
+
+
+def _names_of(model: str) -> Iterator[str]:
+    """A model, and for that of a run its folder of both towers, or the reverse: both have the same weights."""
+    yield model
+    place = expand_path(model)
+    if (place / TOWERS_FILE).is_file():
+        yield str(place / TOWERS)
+    elif place.name == TOWERS and (place.parent / BEST).is_file():
+        yield str(place.parent)
 
 
 def write_search_page(folder: Path, vectors: Path, texts: Sequence[str], found: Neighbors, top: Path | None) -> None:

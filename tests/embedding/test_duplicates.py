@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from keras_vit.embedding.job import write_broken
 from keras_vit.embedding.manifest import Manifest, read_manifest
 from keras_vit.embedding.part_files import Part, read_part, write_part
 from keras_vit.embedding.photo_lists import list_photos
+from keras_vit.pages import formatting
 
 WIDTH = 24
 
@@ -63,13 +65,12 @@ def test_most_similar_pairs_are_kept_and_all_are_counted():
 
 
 def test_progress_says_the_expected_end(monkeypatch):
-    monkeypatch.setattr(duplicates, "_FIRST_WORDS", 0)
+    monkeypatch.setattr(formatting, "FIRST_LINE", 0)
     monkeypatch.setattr(duplicates, "_SIDE", 75)
     said = []
     duplicates.near_duplicates(planted(), say=said.append)
     assert len(said) == 1
-    assert said[0].startswith("33% compared, 0:00:0")
-    assert ", until " in said[0]
+    assert re.fullmatch(r"1 of 3 blocks compared, [\d.,]+ a second, 0:00:0\d left, until \d\d:\d\d", said[0])
 
 
 @pytest.fixture
@@ -88,9 +89,10 @@ def job(tmp_path):
     status[names.index("disc/1.jpg")] = "not an image"
     out = tmp_path / "vectors"
     out.mkdir()
-    facts = dict.fromkeys(Manifest.__dataclass_fields__, "") | {"preprocessing": {}, "form": "npz", "file": None}
-    facts |= {"threads": 1, "batch_size": 4, "precision": None, "weights": None}
-    facts |= {"photos": 12, "part": 5, "width": WIDTH, "outputs": "features", "photos_sha256": listed.fingerprint()}
+    facts = {name: "0" * 64 for name in Manifest.__dataclass_fields__} | {"preprocessing": {}, "form": "npz"}
+    facts |= dict.fromkeys(("file", "file_sha256", "before_projection", "precision", "weights", "shards"))
+    facts |= {"photos": 12, "part": 5, "width": WIDTH, "threads": 1, "batch_size": 4}
+    facts |= {"outputs": "features", "photos_sha256": listed.fingerprint()}
     manifest = Manifest(**facts | {"top": str(photos)})
     manifest.write(out)
     listed.write(out)

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import queue
 import random
 import shutil
 import subprocess
@@ -20,19 +21,20 @@ from photos import BAD, add_odd_files, make_photos
 from PIL import Image
 
 import keras_vit
-from keras_vit.embedding import worker
+from keras_vit.embedding import job as embed_job
+from keras_vit.embedding import part_files, pool
 from keras_vit.embedding.embedder import read_photo_bytes
 from keras_vit.embedding.job import BROKEN, cluster_shard
 from keras_vit.embedding.manifest import read_manifest
-from keras_vit.embedding.part_files import part_error, read_part, read_vectors, write_part
-from keras_vit.embedding.photo_lists import list_photos, photo_key, photo_location, read_list
-from keras_vit.embedding.supervisor import Supervisor
+from keras_vit.embedding.part_files import Part, part_error, read_part, read_vectors, write_part
+from keras_vit.embedding.photo_lists import PhotoList, list_photos, photo_key, photo_location, read_list
 from keras_vit.exporting.engines.accelerate import write_engine
 from keras_vit.files import lock_dir
+from keras_vit.images.pillow_formats import PillowError
 
 # TensorFlow counts the tracing of every test's own function as one that is traced again and again.
 pytestmark = pytest.mark.filterwarnings("ignore:.*triggered tf.function retracing")
-SMALL = ("--part", 4, "--batch-size", 4)  # so that some photos are many parts
+SMALL = ("--part", 4, "--batch-size", 3)  # so that some photos are many parts, each with a batch that is not full
 
 
 def small_model():
@@ -76,8 +78,9 @@ def job(undisturbed, tmp_path):
 
 def test_killed_three_times_every_row_is_there_once_with_the_same_bytes(photos, engine, undisturbed, tmp_path):
     command = ("embed", photos, "--model", engine, *SMALL, "--processes", 2)
-    kill_and_go_on(command, tmp_path / "vectors", ("worker", "supervisor", "worker"), random.Random(0))
+    kill_and_go_on(command, tmp_path / "vectors", ("worker", "job", "interrupt"), random.Random(0))
     assert parts_of(tmp_path / "vectors") == parts_of(undisturbed)
+    assert not [name for name in os.listdir(tmp_path / "vectors") if name.startswith(".")]
 
 
 def test_shards_write_the_same_bytes_and_the_last_one_lists_broken_photos(photos, engine, undisturbed, tmp_path, run):
@@ -96,7 +99,7 @@ def test_rows_are_those_of_the_embedder_in_the_order_of_names(photos, engine, un
     parts = list(read_vectors(undisturbed))
     names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.*"))
     assert [name for part in parts for name in part.photos] == names
-    found = keras_vit.Embedder(engine, batch_size=4, threads=1)([photos / name for name in names])
+    found = keras_vit.Embedder(engine, batch_size=3, threads=1)([photos / name for name in names])
     np.testing.assert_array_equal(np.concatenate([part.vectors for part in parts]), found["features"])
     assert np.concatenate([part.status for part in parts]).tolist() == found["status"].tolist()
     listed = (undisturbed / BROKEN).read_text().splitlines()
@@ -104,7 +107,25 @@ def test_rows_are_those_of_the_embedder_in_the_order_of_names(photos, engine, un
     assert listed == ["row,photo,reason", *sorted(rows, key=lambda row: int(row.split(",")[0]))]
 
 
-def test_check_counts_rows_and_names_what_is_missing_or_damaged(job, run):
+def test_check_counts_rows_and_names_what_is_missing_damaged_or_of_other_rows(job, run):
+    place, manifest = job / "part-00000.parquet", read_manifest(job)
+    known, whole = pq.read_schema(place).metadata[b"keras_vit_part"].decode(), read_part(job, manifest, 0)
+    of_old = json.dumps({"job": manifest.fingerprint, "part": 0})  # of 0.6.0, without a digest
+    swapped, is_first = [1, 0, 2, 3], np.arange(4)[:, None] == 0
+    for edited, words in (
+        (whole, None),
+        (Part(*(column[swapped] for column in whole)), "whose photos are not those of the job's list"),
+        (Part(*(column[[0, 0, 2, 3]] for column in whole)), "whose photos are not those of the job's list"),
+        (whole._replace(vectors=np.where(is_first, np.float32("nan"), whole.vectors)), "whose status says ok where"),
+        (whole._replace(vectors=whole.vectors[swapped]), None),
+    ):
+        of_new = edited is not whole and "which has other rows than the job wrote"
+        for about, reason in ((known, of_new), (of_old, words)):
+            part_files._write_parquet(place, edited, "features", about)
+            code, _, errors = run("embed", "--out", job, "--check")
+            assert code == bool(reason)
+            assert not reason or f"part-00000.parquet, rows 0 to 3, {reason}" in errors[-1]
+    write_part(job, manifest, 0, whole)
     code, said, _ = run("embed", "--out", job, "--check")
     assert (code, "60 rows in 15 parts" in said[0], "2 of them of broken photos" in said[0]) == (0, True, True)
     place = job / "part-00003.parquet"
@@ -138,11 +159,15 @@ def test_parts_that_are_pipes_or_inflate_and_numbers_of_a_manifest_are_refused_a
     pq.write_table(pq.read_table(packed), packed, compression="zstd")
     pipe.unlink()
     os.mkfifo(pipe)
+    (job / "part-00005.parquet").unlink()
+    (job / "part-00005.parquet").symlink_to("gone")
     code, _, errors = run("embed", "--out", job, "--check")
+    assert "part-00005.parquet, rows 20 to 23, which is a link to nothing" in errors[-1]
     assert (code, "part-00003.parquet, rows 12 to 15, which is a pipe" in errors[-1]) == (1, True)
     assert "part-00010.parquet, rows 40 to 43, which is compressed" in errors[-1]
     code, _, errors = run("embed", photos, "--model", engine, "--out", job)
     assert (code, "which is a pipe" in errors[-1]) == (1, True)
+    assert "part-00005.parquet, rows 20 to 23, which is a link to nothing. Move" in errors[-1]
     with pytest.raises(ValueError, match="rows 12 to 15, which is a pipe"):
         list(read_vectors(job))
     manifest = dataclasses.replace(read_manifest(job), form="npz")
@@ -151,25 +176,41 @@ def test_parts_that_are_pipes_or_inflate_and_numbers_of_a_manifest_are_refused_a
     with pytest.raises(ValueError, match="rows 0 to 3, which is compressed"):
         read_part(job, manifest, 0)
     facts = json.loads((job / "manifest.json").read_text())
-    for change in ({"photos": 10**12}, {"photos": -1}, {"part": 0}, {"width": "4"}, {"form": "../x"}, {"model": 5}):
+    wrong = [{"photos": 10**12}, {"photos": -1}, {"photos": True}, {"width": "4"}, {"form": "../x"}, {"form": [1]}]
+    wrong += [{name: 5 if name != "preprocessing" else []} for name in facts if isinstance(facts[name], str | dict)]
+    wrong += [{name: [0]} for name in facts] + [{"file": "../x"}, {"outputs": "x"}, {"top": "a\0b"}]
+    for change in (change for change in wrong if "keras_vit_embedding" not in change):
         (job / "manifest.json").write_text(json.dumps(facts | change))
         with pytest.raises(ValueError, match=f"manifest as it was written.*\\n.*`{next(iter(change))}` must be"):
             read_manifest(job)
     (job / "manifest.json").write_text(json.dumps({name: facts[name] for name in facts if name != "photos"}))
-    with pytest.raises(ValueError, match=r"`photos` must be there\. Received: a manifest without it"):
+    with pytest.raises(ValueError, match=r"manifest as it was written.*\n.*missing 1 required.*'photos'"):
         read_manifest(job)
     (job / "manifest.json").write_text(json.dumps(facts | {"photos": 61}))
     code, _, errors = run("embed", "--out", job, "--check")
     assert (code, "photos.jsonl, which differs from the manifest" in errors[-1]) == (1, True)
+    head = (job / "photos.jsonl").read_text().splitlines()[0]
+    (job / "photos.jsonl").write_text(f"{head}\n{'[' * 10**5}\n")
+    with pytest.raises(ValueError, match=r"list of photos must be as the job wrote it(?s:.*)recursion"):
+        read_list(job, photos)
 
 
-def test_finished_job_sweeps_what_a_kill_left(photos, engine, job, run, monkeypatch):
+def test_finished_job_sweeps_mends_its_list_and_names_copies_of_parts(photos, engine, job, run, monkeypatch):
     monkeypatch.setattr("keras_vit.embedding.job.write_broken", lambda folder, manifest: [])  # which sweeps too
     left = job / ".keras_vit-abcd_123.part"
     left.touch()
     os.utime(left, (0, 0))
-    code, _, errors = run("embed", photos, "--model", engine, "--out", job)
-    assert (code, left.exists()) == (0, False), errors
+    listed, copy = (job / "photos.jsonl").read_text(), "part-00001 (1).parquet"
+    (job / "photos.jsonl").write_text("".join(listed.splitlines(keepends=True)[:-1]))
+    shutil.copy(job / "part-00001.parquet", job / copy)
+    code, _, errors = run("embed", "--out", job, "--check")
+    assert (code, "from the manifest. `keras-vit embed` writes it again, if" in errors[-1]) == (1, True)
+    code, said, errors = run("embed", photos, "--model", engine, "--out", job)
+    assert (code, left.exists(), (job / "photos.jsonl").read_text()) == (0, False, listed), errors
+    assert [line for line in said if "written again" in line]
+    assert [line for line in said if line.startswith(f"{copy} in ")]
+    code, _, errors = run("embed", "--out", job, "--check")
+    assert (code, f"{copy} in" in errors[-1]) == (1, True)
 
 
 def test_all_parts_that_are_no_good_are_named_up_to_ten(photos, engine, job, run):
@@ -249,6 +290,14 @@ def test_a_job_goes_on_only_with_all_shards_that_are_to_be_read(photos, engine, 
     out = tmp_path / "vectors"
     words = ("embed", shards, "--model", engine, "--out", out, *SMALL, "--processes", 1)
     assert run(*words)[0] == 0
+    facts = json.loads((out / "manifest.json").read_text())
+    os.utime(shards / "b.tar", ns=(0, 0))
+    for command in (words, ("embed", "--out", out, "--check")):
+        assert any(
+            "1 shard of another size or time than when" in line and "as b.tar" in line for line in run(*command)[1]
+        )
+    (out / "manifest.json").write_text(json.dumps(facts | {"shards": None}))  # of an earlier version
+    assert not any("another size or time" in line for line in run(*words)[1])
     (shards / "a.tar").unlink()
     (out / "part-00001.parquet").unlink()
     assert run(*words)[0] == 0  # a.tar is not needed
@@ -306,9 +355,9 @@ def test_every_photo_has_a_row_also_in_linked_folders_and_of_kinds_that_are_not_
     code, said, _ = run("embed", photos, "--out", out, *words)
     assert (code, said[0]) == (
         0,
-        f"1 link to folders not followed, so that no photo counts twice: {photos}/again, which is {photos}/disc",
+        f"1 link not followed, so that no photo counts twice: {photos}/again, which is {photos}/disc",
     )
-    assert any("4 of them of broken photos (1 CR2, 1 GIF, 1 TIFF, 1 no such file)" in line for line in said), said
+    assert any("4 of them of broken photos (1 CR2, 1 GIF, 1 TIFF, 1 a link to nothing)" in line for line in said), said
     (part,) = read_vectors(out)
     assert [*part.photos] == sorted([*part.photos])
     assert {name for name in part.photos if name.startswith("y")} == {
@@ -373,9 +422,12 @@ def test_tables_and_shards_are_lists_of_the_same_photos_as_folders(photos, tmp_p
         listed = list_photos(given)
         assert [photo_key(entry) for entry in listed.entries] == [f"{top}{name}" for name in sorted(names)]
         listed.write(tmp_path)
-        assert read_list(tmp_path, listed.top) == listed
-        read = [read_photo_bytes(photo_location(listed.top, entry)) for entry in listed.entries]
+        assert read_list(tmp_path, listed.top)._replace(states=listed.states) == listed
+        read = [read_photo_bytes(photo_location(listed.top, entry, listed.states)) for entry in listed.entries]
         assert read == [(photos / name).read_bytes() for name in sorted(names)]
+    os.utime(tmp_path / "shards" / "a.tar", ns=(0, 0))
+    with pytest.raises(PillowError, match="in a shard that has changed"):
+        read_photo_bytes(photo_location(listed.top, listed.entries[0], listed.states))
 
 
 def test_a_second_job_of_a_shard_is_refused_while_the_first_computes(photos, engine, job, run):
@@ -388,58 +440,38 @@ def test_a_second_job_of_a_shard_is_refused_while_the_first_computes(photos, eng
     assert (code, "another one computes shard 0/1 now" in errors[-1]) == (1, True)
 
 
-def test_a_part_is_tried_three_times_and_all_others_are_computed(photos, engine, job):
-    before = parts_of(job)
-    for name in ("part-00001.parquet", "part-00002.parquet"):
-        (job / name).unlink()
-    entries = [json.loads(line) for line in (job / "photos.jsonl").read_text().splitlines()[1:]]
-    first = {"folder": str(job), "top": str(photos), "model": str(engine)}
-
-    def task(number):
-        return {"part": number, "photos": [5] if number == 1 else entries[4 * number : 4 * number + 4]}
-
-    with Supervisor(first, task, [1, 2], 1, 1) as supervisor:
-        answers = list(supervisor.answers(1.0))
-    faults = [answer["fault"] for answer in answers if "fault" in answer]
-    assert len(faults) == 3
-    again = [(answer["again"], answer["try"], answer["how"]) for answer in answers if "again" in answer]
-    assert again == [(1, 2, faults[0]), (1, 3, faults[1])]
-    assert list(supervisor.failed) == [1]
-    assert {**before, "part-00001.parquet": None} == {**parts_of(job), "part-00001.parquet": None}
+def test_a_part_that_fails_is_named_after_all_others_were_computed(photos, engine, job):
+    before, manifest, listed = parts_of(job), read_manifest(job), read_list(job, photos)
+    for number in (1, 2):
+        (job / manifest.name(number)).unlink()
+    listed.entries[5] = 5
+    with pytest.raises(ValueError, match=r"1 of 2 parts could.*\n.*part-00001\.parquet \(rows 4 to 7\): TypeError"):
+        embed_job._compute(job, str(engine), manifest, listed, [1, 2], embed_job.JobOptions(processes=1), str)
+    assert parts_of(job) == {name: data for name, data in before.items() if name != "part-00001.parquet"}
 
 
 def test_a_full_disk_ends_the_job_and_names_the_part(undisturbed, photos, engine, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(worker, "write_part", full)
-    said = []
-    manifest = read_manifest(undisturbed)
-    embedder = keras_vit.Embedder(engine, threads=1, batch_size=4)
-    with worker.concurrent.futures.ThreadPoolExecutor(1) as readers:
-        worker._compute_part(
-            undisturbed, photos, manifest, embedder, readers, 0, ["large.jpg"] * 4, lambda **a: said.append(a)
-        )
-    assert said == [
-        {"fatal": f"{undisturbed}/part-00000.parquet cannot be written: No space left on device. Make room."}
-    ]
+    embedder = keras_vit.Embedder(engine, threads=1, batch_size=3)
+    setup = pool.JobSetup(undisturbed, read_manifest(undisturbed), PhotoList(photos, []), embedder)
+    monkeypatch.setattr(pool, "_setup", (setup, queue.SimpleQueue()))
+    monkeypatch.setattr(pool, "write_part", full)
+    with pytest.raises(OSError, match=r"part-00000\.parquet cannot be written: No space left on device\. Make room\."):
+        pool.compute_part(0, ["large.jpg"] * 4)
 
 
-def test_a_worker_of_a_file_imports_neither_keras_nor_tensorflow(job, photos, tmp_path):
-    before = (job / "part-00000.parquet").read_bytes()
+def test_a_worker_of_a_file_imports_neither_keras_nor_tensorflow(job, photos, engine, tmp_path):
+    before = parts_of(job)
     (job / "part-00000.parquet").unlink()
-    names = [json.loads(line) for line in (job / "photos.jsonl").read_text().splitlines()[1:5]]
-    engine = json.loads((job / "manifest.json").read_text())["model"]
-    tasks = [{"folder": str(job), "top": str(photos), "model": engine}, {"part": 0, "photos": names}]
-    lines = "\n".join([*map(json.dumps, tasks), "end", ""])
     for name in ("keras", "tensorflow", "jax", "pandas"):
-        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r})")
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    command = [sys.executable, "-m", "keras_vit.embedding.worker"]
-    done = subprocess.run(command, input=lines, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+        words = f"' '.join(sys.orig_argv) and open({str(tmp_path / 'imported')!r}, 'a').write({name!r})"
+        (tmp_path / f"{name}.py").write_text(f"import sys\n'spawn_main' in {words}")
+    command = [sys.executable, "-m", "keras_vit", "embed", photos, "--model", engine, "--out", job]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr, parts_of(job)) == (0, b"", before)
     assert not (tmp_path / "imported").exists()
-    assert (job / "part-00000.parquet").read_bytes() == before
 
 
 READS = """

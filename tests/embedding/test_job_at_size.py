@@ -86,6 +86,6 @@ def test_a_job_is_cheap_and_small_and_killed_ten_times_it_has_the_same_bytes(pho
     names = [name for part in parts for name in part.photos]
     assert len(names) == len(set(names)) == COUNT
     chance = random.Random(0)
-    victims = [chance.choice(("worker", "supervisor")) for _ in range(KILLS)]
+    victims = [chance.choice(("worker", "job")) for _ in range(KILLS)]
     kill_and_go_on(command, tmp_path / "killed", victims, chance)
     assert parts_of(tmp_path / "killed") == parts_of(tmp_path / "vectors")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,8 +20,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):U
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory):
     """Jobs by tower and outputs, as `keras-vit embed` writes them, of 8 photos."""
-    from keras_vit.embedding.job import JobOptions, embed
+    from keras_vit.embedding import job
+    from keras_vit.embedding.pool import Pool
 
+    def here_or_pool(*arguments):  # the model is converted here, where TensorFlow has started
+        return Pool(*arguments) if len(arguments) > 2 else ThreadPoolExecutor(1)
+
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(job, "Pool", here_or_pool)
     place = tmp_path_factory.mktemp("search")
     make_photos(place / "photos", 4)
     made = {}
@@ -28,12 +35,23 @@ def vectors(tmp_path_factory):
     for tower, outputs in every:
         lines = []
         made[tower, outputs] = place / f"{tower}_{outputs}"
-        options = JobOptions(outputs=outputs, engine="onnxruntime", form="npz", processes=1)
-        embed(place / "photos", str(TOWERS / tower), made[tower, outputs], options, say=lines.append)
+        options = job.JobOptions(outputs=outputs, engine="onnxruntime", form="npz", processes=1)
+        job.embed(place / "photos", str(TOWERS / tower), made[tower, outputs], options, say=lines.append)
         is_before = (tower, outputs) == ("hf_clip", "features")
         assert any("needs --outputs logits" in line for line in lines) is is_before
         assert json.loads((made[tower, outputs] / "manifest.json").read_text())["before_projection"] is is_before
+    monkeypatch.undo()
     return made
+
+
+def test_output_that_a_tower_does_not_have_is_refused_before_it_is_opened(vectors, tmp_path, monkeypatch):
+    from keras_vit.embedding import job
+
+    photos, tower = vectors["hf_clip", "logits"].parent / "photos", str(TOWERS / "hf_siglip")
+    monkeypatch.setattr(job, "Pool", lambda *_: pytest.fail("opened"))
+    for outputs in ("logits", "scores"):
+        with pytest.raises(ArgumentError, match=rf"the model has, features(?s:.*)outputs='{outputs}'.*no projection"):
+            job.embed(photos, tower, tmp_path / outputs, job.JobOptions(outputs=outputs), say=str)
 
 
 def test_nearest_photos_of_a_text_come_first(vectors, run, tmp_path):
@@ -73,8 +91,12 @@ def test_what_cannot_be_compared_is_refused(vectors, run, tmp_path):
     with pytest.raises(ArgumentError, match="same model"):
         keras_vit.search_photos(vectors["hf_clip", "logits"], "a cat", siglip)
     text = keras_vit.build_text(weights=siglip)
-    with pytest.raises(ArgumentError, match="same width"):
+    with pytest.raises(ArgumentError, match="must not be empty"):
+        keras_vit.search_photos(vectors, ["a cat", " "], "clip/B16")
+    with pytest.raises(ArgumentError, match="`text` must be the text tower of `model`"):
         keras_vit.search_photos(vectors["hf_clip", "logits"], "a cat", clip, text=text)
+    found = keras_vit.search_photos(vectors["hf_siglip", "features"], "a cat", siglip, 3, text=text)
+    assert found.indices.shape == (1, 3)
     code, _, error = run("search", tmp_path, "a cat", "--model", clip)
     assert code == 1
     assert_one_line(error, "must be that of a job")
