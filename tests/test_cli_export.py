@@ -4,13 +4,14 @@ import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from conftest import ROOT, assert_one_line, make_tiny
-from exporting.fake_format import FakeFormat
+from exporting.fake_format import FakeFormat, register
 from fault_server import child_environment
 from pictures import encoded, picture
 
@@ -29,9 +30,7 @@ def run(run):
 @pytest.fixture
 def fake(monkeypatch):
     """A format that costs nothing in the place of ONNX."""
-    fake = FakeFormat(".onnx")
-    monkeypatch.setitem(sys.modules, "keras_vit.exporting.formats.onnx", fake)
-    return fake
+    return register(monkeypatch, "onnx", FakeFormat(".onnx"))
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +66,19 @@ def test_run_is_exported_with_the_names_of_its_classes(run, fake, trained, photo
     assert json.loads((tmp_path / "x.onnx").read_text())["labels"] == NAMES
 
 
-def test_options_reach_the_function(run, fake, trained, photos, tmp_path):
-    options = "--format onnx --precision float16 --image-size 28x36 --top 2 --activation sigmoid --name my.trees "
-    options += f"--opset 17 --max-bytes 99999 --max-pixels 9999 --max-batch 3 --images {photos}"
+def test_options_reach_the_function(run, fake, trained, photos, tmp_path, monkeypatch):
+    options = "--format onnx --precision float16 --image-size 28x36 --activation sigmoid --name my.trees "
+    options += f"--opset 17 --images {photos}"
     assert run(trained / "best.keras", tmp_path / "x.onnx", *options.split())[::2] == (0, [])
     (task,) = fake.jobs
-    assert (task.precision, task.image_size, task.top_k, task.activation) == ("float16", (28, 36), 2, "sigmoid")
-    assert (task.name, task.opset, task.max_bytes, task.max_pixels) == ("my.trees", 17, 99999, 9999)
-    assert task.max_batch == 3
+    assert (task.precision, task.image_size, task.activation) == ("float16", (28, 36), "sigmoid")
+    assert (task.name, task.opset) == ("my.trees", 17)
     assert task.calibration_photos.shape == (3, 28, 36, 3)
+    served = register(monkeypatch, "saved_model", FakeFormat(""))
+    options = "--top 2 --max-bytes 99999 --max-pixels 9999 --max-batch 3 --no-verify"
+    assert run(trained / "best.keras", tmp_path / "x", *options.split())[::2] == (0, [])
+    (task,) = served.jobs
+    assert (task.top_k, task.max_bytes, task.max_pixels, task.max_batch) == (2, 99999, 9999, 3)
 
 
 def test_defaults_are_those_of_the_function(run, fake, trained, tmp_path):
@@ -173,9 +176,13 @@ def test_wrong_request_is_one_line_and_leaves_nothing(run, fake, trained, tmp_pa
     [
         ("--format onnx --precision bfloat16", "`--precision`.*bfloat16"),
         ("--format onnx --max-batch 0", "`--max-batch`"),
+        ("--format onnx --max-batch 3", "`--max-batch`.* SavedModel"),
+        ("--format litert --opset 17", "`--opset`.* ONNX"),
         ("--format onnx --opset 0", "`--opset`"),
+        ("--format onnx --opset 19", "`--opset`.* 13 to 18"),
+        ("--format onnx --classes cat,dog", "(text tower|both towers)"),
         ("--format onnx --name a%b", "`name`"),
-        ("--format onnx --jit-compile", "XLA.* SavedModel"),
+        ("--format onnx --jit-compile", "`--jit-compile`.* SavedModel"),
         ("--format litert", ".tflite"),
         ("--format onnx", "onnx is missing"),
         ("--format saved_model", "SavedModel.* folder"),
@@ -184,7 +191,7 @@ def test_wrong_request_is_one_line_and_leaves_nothing(run, fake, trained, tmp_pa
     ],
 )
 def test_wrong_request_is_refused_before_the_model_is_loaded(run, fake, trained, tmp_path, monkeypatch, options, words):
-    def missing(precision, opset):
+    def missing(precision):
         raise ImportError("onnx is missing")
 
     def load(*_, **__):
@@ -194,12 +201,29 @@ def test_wrong_request_is_refused_before_the_model_is_loaded(run, fake, trained,
     monkeypatch.setattr("keras.models.load_model", load)
     monkeypatch.setattr("keras_vit.builders.build", load)
     (tmp_path / "file").write_text("precious")
-    place = tmp_path / ("x.onnx" if options else "file")
+    place = tmp_path / ("x.tflite" if "--opset 17" in options else "x.onnx" if options else "file")
     for model in (trained, "B/16"):
         code, lines, error = run(model, place, *options.split())
-        assert code == 1
-        assert lines in ([], [f"loading {model} ..."])
+        assert (code, lines) == (1, [f"loading {model} ..."] if "missing" in words else [])  # Keras must be imported
         assert_one_line(error, words)
+
+
+def test_what_does_not_fit_the_outputs_of_a_run_is_refused_before_keras_is_imported(run, trained, tmp_path, capfd):
+    numbers, few = tmp_path / "run", tmp_path / "few.txt"
+    shutil.copytree(trained, numbers)
+    stored = {"data": {"class_names": ["age"]}, "task": {"name": "regression"}}
+    (numbers / "config.json").write_text(json.dumps(stored))
+    few.write_text("ash\nbirch\n")
+    for model, options, words in (
+        (trained, ("--labels", few), "`--labels`.* 7 names.* 2"),
+        (numbers, ("--labels", few), "`--labels`.* 1 names.* 2"),
+        (numbers, ("--activation", "sigmoid"), "`--activation`.*regression"),
+    ):
+        code, lines, error = run(model, tmp_path / "x.onnx", *options)
+        assert (code, lines) == (1, [])
+        assert_one_line(error, words)
+    assert cli.main(["push", str(numbers), "me/mine"]) == 1
+    assert "loading" not in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -212,13 +236,11 @@ def test_unknown_variant_gets_near_names(run, tmp_path, given, near):
     assert_one_line(error, f"{near}.* {given}")
 
 
-def test_labels_that_do_not_fit_are_one_line(run, fake, trained, tmp_path):
-    (tmp_path / "few.txt").write_text("ash\nbirch\n")
+def test_labels_that_are_no_text_are_one_line(run, fake, trained, tmp_path):
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
-    for name, words in (("few", "`--labels`.* 7 names.* 2"), ("binary", "`--labels` .*UTF-8.*binary")):
-        code, _, error = run(trained, tmp_path / "x.onnx", "--format", "onnx", "--labels", tmp_path / f"{name}.txt")
-        assert code == 1
-        assert_one_line(error, words)
+    code, _, error = run(trained, tmp_path / "x.onnx", "--format", "onnx", "--labels", tmp_path / "binary.txt")
+    assert code == 1
+    assert_one_line(error, "`--labels` .*UTF-8.*binary")
 
 
 def test_file_that_is_not_the_model_is_one_line(run, fake, trained, photos, tmp_path):

@@ -4,14 +4,13 @@ import dataclasses
 import functools
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, as_sides, parse_sides
 from keras_vit.cli.models import (
-    TOP,
     add_zero_shot_options,
     check_model,
     check_templates_have_classes,
@@ -23,18 +22,21 @@ from keras_vit.cli.models import (
     load_text_tower,
     load_zero_shot,
     output_names,
+    read_lines,
+    run_facts,
 )
 from keras_vit.cli.terminal import loading, path, quiet_start
-from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
+from keras_vit.config.heads import HEAD_KINDS
+from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, PRECISIONS
 from keras_vit.exporting.report import check_report
 from keras_vit.exporting.request import check_arguments
-from keras_vit.files import FileKindError, read_regular
+from keras_vit.exporting.spec import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
 from keras_vit.pages.formatting import printable
+from keras_vit.tasks.task import TOP
 
-_MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB
 SAME_NAME = (  # of options
     *("format", "precision", "labels", "images", "activation", "opset"),
-    *("max_bytes", "max_pixels", "max_batch", "batch_size"),
+    *("max_bytes", "max_pixels", "max_batch", "batch_size", "jit_compile"),
 )
 
 
@@ -111,15 +113,12 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 
 def export(arguments: Namespace) -> Iterator[str]:
-    given = dict(vars(arguments))
-    of_command = ("command", "debug", "model", "weights", "path", "labels", "report", "json")
-    for name in (*of_command, "text", "classes", "templates"):
-        given.pop(name, None)
-    for name in ("activation", "top_k"):
-        if given[name] is None:
-            del given[name]
-    _check_options(arguments, given)
-    labels: Sequence[str] | None = None if arguments.labels is None else _lines(arguments.labels)
+    options = {name: getattr(arguments, name) for name in _OPTIONS}
+    request = (arguments.path, arguments.format, arguments.precision, arguments.overwrite, options)
+    check_arguments(*request)
+    _check_options(arguments)
+    labels: Sequence[str] | None = None if arguments.labels is None else read_lines(arguments.labels, "labels")
+    _check_outputs(arguments, labels)
     if not arguments.text:
         check_model(arguments)
     if not arguments.json:
@@ -130,18 +129,20 @@ def export(arguments: Namespace) -> Iterator[str]:
         from keras_vit.runs.finished_runs import calibration_photos
         from keras_vit.runs.run_card import read_run_card
 
-    writer, *_ = check_request(arguments.path, **_of_every_model(given))
-    given["print_fn"] = None if arguments.json else functools.partial(print, flush=True)
+    format = check_request(*request).format
+    options["print_fn"] = None if arguments.json else functools.partial(print, flush=True)
+    given = {name: getattr(arguments, name) for name in ("format", "precision", "overwrite", "verify")}
     if arguments.text:
-        report = keras_vit.export(load_text_tower(arguments), arguments.path, **given)
+        report = keras_vit.export(load_text_tower(arguments), arguments.path, options=options, **given)
     else:
-        model, run = _model_and_run(arguments, given)
+        model, run = _model_and_run(arguments, options)
         check_top(arguments.top_k, model)
-        calibrates = arguments.images is None and arguments.precision in writer.CALIBRATES
+        calibrates = arguments.images is None and arguments.precision in format.calibrates
         given["images"], which = calibration_photos(run) if calibrates else (arguments.images, None)
-        of_task = run.task.export_arguments(_labels(model, run, labels))
-        card = read_run_card(path(arguments.model))
-        report = keras_vit.export(model, arguments.path, card=card, **of_task | given)
+        given |= run.task.export_arguments(_labels(model, run, labels))
+        if not format.extension:
+            options["card"] = read_run_card(path(arguments.model))
+        report = keras_vit.export(model, arguments.path, options=options, **given)
         report = dataclasses.replace(report, calibrated_on=which) if calibrates else report
     if arguments.report is not None:
         report.write(arguments.report)
@@ -151,19 +152,16 @@ def export(arguments: Namespace) -> Iterator[str]:
         yield from report.lines()
 
 
-_OF_MODEL = ("images", "image_size", "verify")
+_OPTIONS = (  # of the formats
+    *("image_size", "activation", "name", "opset", "batch_size"),
+    *("top_k", "max_bytes", "max_pixels", "max_batch", "jit_compile"),
+)
 _OF_IMAGES = {"classes": "--classes", "labels": "--labels", "images": "--images", "image_size": "--image-size"}
 _OF_IMAGES |= {"activation": "--activation", "top_k": "--top"}
 
 
-def _of_every_model(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in _OF_MODEL}
-
-
-def _check_options(arguments: Namespace, given: Mapping[str, Any]) -> None:
+def _check_options(arguments: Namespace) -> None:
     """Refuses what is wrong for every model, and `--top` for a run without classes."""
-    usual: dict[str, Any] = {"activation": ACTIVATIONS[0], "top_k": TOP}
-    check_arguments(arguments.path, **usual | _of_every_model(given))
     if arguments.report is not None:
         _check_report(arguments.report)
     if arguments.images is not None and not arguments.images.exists():
@@ -176,19 +174,37 @@ def _check_options(arguments: Namespace, given: Mapping[str, Any]) -> None:
     found = [option for name, option in _OF_IMAGES.items() if getattr(arguments, name) is not None]
     if arguments.text and found:
         raise ValueError(f"`{found[0]}` is for models of images.\nReceived: --text and {found[0]}.")
-    check_top_of_run(arguments.top_k, arguments.model)
+    if arguments.classes is None:
+        check_top_of_run(arguments.top_k, arguments.model)
+
+
+def _check_outputs(arguments: Namespace, labels: Sequence[str] | None) -> None:
+    """Refuses names of another number than a run's outputs, and an activation where these are no logits."""
+    run = run_facts(arguments.model)
+    if labels is not None and run.class_names is not None and len(labels) != len(run.class_names):
+        raise ArgumentError(
+            f"`labels` must be {len(run.class_names):,} names, one line of Unicode each, in the order of the classes.\n"
+            f"Received: {len(labels):,}.",
+            parameters=("labels",),
+        )
+    if arguments.activation is not None and (run.task.head is None or HEAD_KINDS[run.task.head].output != "logits"):
+        raise ArgumentError(
+            "`activation` turns logits into scores, and this run has none.\n"
+            f"Received: activation={arguments.activation!r} for a model of {run.task.name}. Leave it out.",
+            parameters=("activation",),
+        )
 
 
 def _labels(model: Any, run: Any, given: Sequence[str] | None) -> Sequence[str] | None:
     return given if given is not None or run.class_names is None else output_names(model, run.class_names)
 
 
-def _model_and_run(arguments: Namespace, given: dict[str, Any]) -> tuple[Any, Any]:
+def _model_and_run(arguments: Namespace, options: dict[str, Any]) -> tuple[Any, Any]:
     """The model, or its zero-shot classifier of `--classes`, whose scores are those of its own loss."""
     if arguments.classes is None:
         return load_model_and_run(arguments, needs_head=False)
     model, run = load_zero_shot(arguments, class_words(arguments))
-    given.setdefault("activation", "sigmoid" if model.logit_bias else "softmax")
+    options["activation"] = options["activation"] or ("sigmoid" if model.logit_bias else "softmax")
     return model, run
 
 
@@ -199,22 +215,6 @@ def _check_report(file: Path) -> None:
     if file.is_dir():
         raise IsADirectoryError(f"the report must be a file.\nReceived: {file}, a folder.")
     check_report(file)
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        lines = read_regular(file, _MOST_BYTES).decode("utf-8-sig").splitlines()
-        return [line.strip() for line in lines if line.strip()]
-    except FileKindError as error:
-        fault = error.reason
-    except UnicodeDecodeError:
-        fault = "which is no text in UTF-8"
-    except OSError as error:
-        fault = str(error.strerror)
-    raise ArgumentError(
-        f"`labels` must be a text file in UTF-8 with a name on each line.\nReceived: {str(file)!r}: {fault}.",
-        parameters=("labels",),
-    )
 
 
 def _batch_size(text: str) -> str | int:

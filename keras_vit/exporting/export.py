@@ -5,8 +5,9 @@ it is moved to its path.
 """
 
 import dataclasses
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,16 @@ from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.config.variants import check_image_size
 from keras_vit.exporting.budget import max_repeats
 from keras_vit.exporting.folding import count_folds
-from keras_vit.exporting.formats import FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, Format
+from keras_vit.exporting.formats import Format
 from keras_vit.exporting.report import ExportError, ExportReport, Runtime
-from keras_vit.exporting.request import check_request, choose_format
+from keras_vit.exporting.request import Request, check_request
 from keras_vit.exporting.sample_photos import Photos, describe_photos, load_photos, resize_photos
-from keras_vit.exporting.spec import ExportSpec
-from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
+from keras_vit.exporting.spec import TOP_K, ExportSpec
+from keras_vit.exporting.staging import publish_absent, publish_files, publish_version
 from keras_vit.exporting.text_towers import EXTRA, TOKENIZER, check_text_tower, sample_ids, text_in_precision
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
-from keras_vit.files import disk_size
+from keras_vit.files import disk_size, staging
 from keras_vit.images.preprocessing import check_same_order
 from keras_vit.model.copies import unwrapped, with_input_shape
 from keras_vit.model.image_model import ImageModel, check_takes_images
@@ -35,7 +36,8 @@ from keras_vit.model.layer_access import first_layer, is_quantized, user_operati
 from keras_vit.model.outputs import names_of_outputs
 from keras_vit.model.precision import in_precision
 from keras_vit.model.two_towers.text_tower import TextTransformer
-from keras_vit.pages.cards import Card, write_card
+from keras_vit.pages.cards import write_card
+from keras_vit.renamed import accepts_options
 from keras_vit.text.opening import is_tokenizer_file, write_tokenizer_file
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
@@ -45,6 +47,7 @@ MAX_PHOTOS = _COMPARED + _CALIBRATION  # that are read
 MIN_PHOTOS = 32  # for calibration and comparison: with one photo, the next differed by 1.7 deviations
 
 
+@accepts_options
 def export(
     model: ImageModel | TextTransformer,
     path: FilePath,
@@ -54,19 +57,8 @@ def export(
     verify: bool = True,
     *,
     images: Photos = None,
-    image_size: tuple[int | None, int | None] | str | None = None,
-    top_k: int = 5,
-    activation: str | None = None,
-    name: str | None = None,
-    opset: int = OPSET,
-    max_bytes: int = MAX_BYTES,
-    max_pixels: int = MAX_PIXELS,
-    max_batch: int = MAX_BATCH,
-    jit_compile: bool = False,
-    batch_size: int | str | None = None,
-    card: Card | None = None,
     overwrite: bool = False,
-    print_fn: Callable[[str], Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> ExportReport:
     """Writes a model for a server or a phone, with preprocessing and labels inside, and compares it with the model.
 
@@ -93,75 +85,80 @@ def export(
         images: photos to compare on: a folder, paths, or uint8 arrays `(H, W, C)`. Up to 16 are compared, fewer for a
             model that takes seconds for one. By default they are parts of two photos of scikit-learn. int8 of LiteRT
             and OpenVINO is calibrated on up to 64 others of them, so it needs at least 32.
-        image_size: `(H, W)` of the input, by default the model's; `"any"` for sides that each call may choose,
-            multiples of the patch side. All signatures of a SavedModel then take `pixels`, since a photo has no target
-            size. The same holds for a model whose images have neither 1 nor 3 channels.
-        top_k: number of best classes in an answer of the SavedModel.
-        activation: from logits to scores, `"softmax"` or `"sigmoid"`, if the model ends in logits. By default sigmoid
-            if several labels may be right, else softmax.
-        name: of the served model; by default that of `path`.
-        opset: of ONNX.
-        max_bytes: of one image file that the SavedModel takes, 1,024 to 2**31 - 1.
-        max_pixels: of one image that it takes.
-        max_batch: largest number of images in one call.
-        jit_compile: whether XLA compiles the SavedModel's network, once for each number of images in a call, which
-            takes seconds. On a CPU one image is then computed faster, in int8 far faster. TensorFlow Serving must be
-            started with `--xla_cpu_compilation_enabled`.
-        batch_size: images of each call of LiteRT: by default 1, so that all shapes are static, as most delegates
-            require; `"any"` for any number, without a delegate. It is `"any"` where `image_size` is.
-        card: card of the model's run. Its results, training and limits go into the card of a SavedModel.
         overwrite: whether an earlier export at `path` is replaced, with the file of its data, as `model.bin` or
             `model.onnx.data`. A SavedModel's versions are never replaced.
-        print_fn: takes a line before each step that may last, as `print`; by default nothing is said.
+        options: dict of options. Every format has these:
+
+            - `image_size`: `(H, W)` of the input, by default the model's; `"any"` for sides that each call may choose,
+              multiples of the patch side. All signatures of a SavedModel then take `pixels`, since a photo has no
+              target size. The same holds for a model whose images have neither 1 nor 3 channels.
+            - `activation`: from logits to scores, `"softmax"` or `"sigmoid"`, if the model ends in logits. By default
+              sigmoid if several labels may be right, else softmax.
+            - `name`: of the served model; by default that of `path`.
+            - `print_fn`: takes a line before each step that may last, as `print`; by default nothing is said.
+
+            A SavedModel also has these:
+
+            - `top_k`: number of best classes in an answer, by default 5.
+            - `max_bytes`: of one image file, 1,024 to 2**31 - 1.
+            - `max_pixels`: of one image.
+            - `max_batch`: largest number of images in one call, by default 128.
+            - `jit_compile`: whether XLA compiles the network, once for each number of images in a call, which takes
+              seconds. On a CPU one image is then computed faster, in int8 far faster. TensorFlow Serving must be
+              started with `--xla_cpu_compilation_enabled`.
+            - `card`: card of the model's run. Its results, training and limits go into the card of the folder.
+
+            ONNX has `opset`, 13 to 18, by default 18. LiteRT has `batch_size`, images of each call: by default 1, so
+            that all shapes are static, as most delegates require; `"any"` for any number, without a delegate. It is
+            `"any"` where `image_size` is.
 
     Returns:
         An `ExportReport`: differences, agreement, size and speed.
 
     Raises:
         TypeError: if `model` is neither of them, or for another value of the wrong type.
-        ValueError: for a format, precision, size, label or photo that cannot be.
+        ValueError: for a format, precision, option, size, label or photo that cannot be.
         FileNotFoundError: if there are no `images` where a path says.
         FileExistsError: if something is at `path`; with `overwrite`, if no export of this package has written it.
         ImportError: if the format's package is missing.
         RuntimeError: if Keras does not run on TensorFlow.
         ExportError: if the file is not valid or not the model; it is deleted.
     """
-    limits: dict[str, Any] = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch, "top_k": top_k}
-    options: dict[str, Any] = {"name": name, "jit_compile": jit_compile, "opset": opset, "batch_size": batch_size}
-    options["activation"] = activation or "softmax"
-    writer, path, name, limits = check_request(path, format, precision, overwrite=overwrite, **options, **limits)
-    format = choose_format(path, format)
-    facts: dict[str, Any] = {"precision": precision, "name": name, "jit_compile": jit_compile, **limits}
+    request = check_request(path, format, precision, overwrite, options)
+    chosen, facts = request.options, {"precision": precision, "name": request.name}
     if isinstance(model, TextTransformer):
-        of_images = {"labels": labels, "images": images, "image_size": image_size, "activation": activation}
-        check_text_tower(model, of_images)
-        facts["batch_size"] = _batch_size(batch_size, format, any_size=False)
-        original, spec, compared = _text_spec(model, writer, format, facts)
+        of_images = [("image_size", chosen.image_size), ("activation", chosen.activation)]
+        check_text_tower(model, dict([("labels", labels), ("images", images), *of_images]))
+        original, spec, compared = _text_spec(model, request.format, facts | chosen.of_spec(any_size=False))
     else:
-        original = _prepare_model(model, image_size, limits["max_pixels"], format)
-        facts["batch_size"] = _batch_size(batch_size, format, any_size=None in original.input_shape[1:3])
-        spec, compared = _image_spec(original, writer, format, facts, labels, images, activation)
-    say = print_fn or (lambda line: None)
-    return _Export(writer, spec, path, format, original, compared if verify else None, say).report(overwrite, card)
+        original = _prepare_model(model, request)
+        facts |= chosen.of_spec(any_size=None in original.input_shape[1:3])
+        spec, compared = _image_spec(original, request.format, facts, labels, images, chosen.activation)
+    return _Export(request, spec, original, compared if verify else None).report(overwrite)
 
 
 def _image_spec(
     original: ImageModel,
-    writer: Format,
-    format: str,
+    format: Format,
     facts: dict[str, Any],
     labels: Sequence[str] | np.ndarray | None,
     images: Photos,
     activation: str | None,
 ) -> tuple[ExportSpec, list[np.ndarray]]:
     """The spec of a model of images, and the photos to compare on."""
+    if activation is not None and original.output_spec.kind == "numbers":
+        raise ArgumentError(
+            "`activation` turns logits into scores, and this model answers in numbers.\n"
+            f"Received: activation={activation!r}, {original.name!r}. Leave it out.",
+            parameters=("activation",),
+        )
     activation = activation or ("softmax" if original.output_spec.exclusive else "sigmoid")
     names = _check_labels(original, labels, activation)
-    calibrated = facts["precision"] in writer.CALIBRATES
-    compared, calibration = select_photos(images, original, calibrated, format)
-    facts["top_k"] = min(facts["top_k"], len(names or ()))
+    calibrated = facts["precision"] in format.calibrates
+    compared, calibration = select_photos(images, original, calibrated, format.name)
+    facts["top_k"] = min(facts.get("top_k", TOP_K), len(names or ()))
     spec = ExportSpec(
-        model=original if FORMATS[format] else in_precision(original, facts["precision"]),  # converters do it
+        model=original if format.extension else in_precision(original, facts["precision"]),  # converters do it
         labels=names,
         activation=activation if names and original.output_spec.kind == "logits" else "none",
         calibration_photos=calibration,
@@ -172,11 +169,11 @@ def _image_spec(
 
 
 def _text_spec(
-    model: TextTransformer, writer: Format, format: str, facts: dict[str, Any]
+    model: TextTransformer, format: Format, facts: dict[str, Any]
 ) -> tuple[TextTransformer, ExportSpec, list[np.ndarray]]:
     """The tower in float32, its spec, and ids to compare on."""
     precision = facts["precision"]
-    if precision == "int8" and not FORMATS[format]:
+    if precision == "int8" and not format.extension:
         raise ArgumentError(
             "a SavedModel of a text tower is in float32, bfloat16 or float16.\n"
             'Received: precision="int8". Other formats have it.',
@@ -186,11 +183,11 @@ def _text_spec(
     ids, what = sample_ids(original, MAX_PHOTOS)
     step = MAX_PHOTOS // _COMPARED
     spec = ExportSpec(
-        model=original if FORMATS[format] else text_in_precision(original, precision),
+        model=original if format.extension else text_in_precision(original, precision),
         labels=None,
         activation="none",
         calibration_photos=np.delete(ids, np.s_[::step], axis=0),
-        calibrated_on=what if precision in writer.CALIBRATES else None,
+        calibrated_on=what if precision in format.calibrates else None,
         takes="ids",
         **facts | {"top_k": 0},
     )
@@ -199,32 +196,35 @@ def _text_spec(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Export:
-    """A spec, the path of its file, and the model and photos or ids to compare with; none without verification."""
+    """A request, its spec, and the model and photos or ids to compare with; none without verification."""
 
-    writer: Format
+    request: Request
     spec: ExportSpec
-    path: Path
-    format: str
     original: ImageModel | TextTransformer
     photos: Sequence[np.ndarray] | None
-    say: Callable[[str], Any]
 
-    def report(self, overwrite: bool, card: Card | None) -> ExportReport:
+    def say(self, line: str) -> None:
+        """Hands a line to `print_fn`."""
+        if self.request.options.print_fn is not None:
+            self.request.options.print_fn(line)
+
+    def report(self, overwrite: bool) -> ExportReport:
         """Writes and verifies the file."""
-        self.say(f"writing {self.format} in {self.spec.precision}")
-        return self._export_file(overwrite) if FORMATS[self.format] else self._export_version(card)
+        self.say(f"writing {self.request.format.name} in {self.spec.precision}")
+        return self._export_file(overwrite) if self.request.format.extension else self._export_version()
 
     def _export_file(self, overwrite: bool) -> ExportReport:
-        with staging(self.path.parent) as place:
-            file = place / self.path.name
-            self.writer.write(self.spec, file)
+        path = self.request.path
+        with staging(path.parent) as place:
+            file = place / path.name
+            self.request.format.write(self.spec, file)
             tokenizer = self._write_tokenizer(file.with_name(f"{file.name}.{TOKENIZER}"))
             found = self._verify(file, disk_size(place), tokenizer)
-            publish_files(place, self.path, self._is_own_file if overwrite else None)
+            publish_files(place, path, self._is_own_file if overwrite else None)
         return found
 
     def _is_own_file(self, file: Path) -> bool:
-        return is_tokenizer_file(file) or self.writer.is_own_file(file)
+        return is_tokenizer_file(file) or self.request.format.is_own_file(file)
 
     def _write_tokenizer(self, file: Path) -> Path | None:
         """Writes the tokenizer of a text tower, if it has one."""
@@ -235,35 +235,37 @@ class _Export:
         write_tokenizer_file(tokenizer, file)
         return file
 
-    def _export_version(self, card: Card | None) -> ExportReport:
+    def _export_version(self) -> ExportReport:
         from keras_vit.exporting.serving_files import served_card, write_serving_files
 
-        with staging(self.path) as place:
+        folder = self.request.path
+        with staging(folder) as place:
             version, extra = place / "version", place / "extra"
             extra.mkdir()
-            self.writer.write(self.spec, version)
+            self.request.format.write(self.spec, version)
             write_serving_files(self.spec, extra, version, self.photos)
             tokenizer = self._write_tokenizer(version / EXTRA / TOKENIZER)
             found = self._verify(version, disk_size(version), tokenizer)
-            version = publish_version(version, self.path)
-            publish_absent(extra, self.path)
+            version = publish_version(version, folder)
+            publish_absent(extra, folder)
         kept = None if tokenizer is None else str(version / EXTRA / TOKENIZER)
         found = dataclasses.replace(found, path=version, tokenizer=kept)
-        write_card(self.path, served_card(self.spec, found, card))
+        write_card(folder, served_card(self.spec, found, getattr(self.request.options, "card", None)))
         return found
 
     def _verify(self, place: Path, size: int, tokenizer: Path | None) -> ExportReport:
         """The report of the file at `place`; raises if it does not compute what the model computes."""
-        spec, opening, is_text = self.spec, self.writer.load_snippet(str(self.path)), self.spec.takes == "ids"
-        folded = str(count_folds(spec)) if spec.precision in self.writer.FOLDS and not is_text else None
-        facts: dict[str, Any] = {"opening": opening, "folded": folded, "calibrated_on": spec.calibrated_on}
+        (format, path, *_), spec, is_text = self.request, self.spec, self.spec.takes == "ids"
+        folded = str(count_folds(spec)) if spec.precision in format.folds and not is_text else None
+        facts: dict[str, Any] = {"opening": format.load_snippet(str(path)), "folded": folded}
+        facts["calibrated_on"] = spec.calibrated_on
         facts["compared_on"] = "texts" if is_text else "photos"
-        facts["tokenizer"] = tokenizer and str(self.path.with_name(tokenizer.name))
-        report = ExportReport(self.path, self.format, spec.precision, size, **facts)
+        facts["tokenizer"] = tokenizer and str(path.with_name(tokenizer.name))
+        report = ExportReport(path, format.name, spec.precision, size, **facts)
         if self.photos is None:
             return report
         self.say("opening it in its own runtime")
-        runtime = _open(self.writer, place)
+        runtime = _open(format, place)
         self.say(f"comparing it with the model on {len(self.photos)} {report.compared_on} in {runtime.name}")
         found = compare(self.original, runtime, self.photos, spec)
         facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
@@ -286,9 +288,9 @@ def _drift_error(report: ExportReport) -> ExportError:
     )
 
 
-def _open(writer: Format, place: Path) -> Runtime:
+def _open(format: Format, place: Path) -> Runtime:
     try:
-        return writer.open_runtime(place)
+        return format.open_runtime(place)
     except (ExportError, ImportError, MemoryError):
         raise
     except Exception as error:  # runtimes raise classes of their own
@@ -316,17 +318,13 @@ def check_exportable(model: Any) -> None:
             "in front can be part of `preprocessing`."
         )
     if not model.output_spec.one_row:
+        of_pixels = model.output_spec.head.axes.endswith(("H W", "H W K"))
+        hint = 'Build it with another `pooling` than "none".'
+        hint = "Models of pixels are not exported in this version." if of_pixels else hint
         raise ValueError(
             "an exported model gives one row for each image, (B, K) or (B, D).\n"
-            f'Received: {model.name!r} with {model.output_spec.shape}. Build it with another `pooling` than "none".'
+            f"Received: {model.name!r} with {model.output_spec.shape}. {hint}"
         )
-
-
-def _batch_size(given: int | str | None, format: str, any_size: bool) -> int | None:
-    """Images or texts of each call of a file; `None` for any number."""
-    if format != "litert" or given == "any" or any_size:
-        return None
-    return 1 if given is None else int(given)
 
 
 def _check_activation(model: ImageModel, activation: str, classes: int) -> None:
@@ -363,24 +361,20 @@ def select_photos(
     return compared[: max_repeats(model, size, _COMPARED)], resize_photos(calibration[:most], size)
 
 
-def _prepare_model(
-    model: ImageModel,
-    image_size: tuple[int | None, int | None] | str | None,
-    max_pixels: int,
-    format: str,
-) -> ImageModel:
+def _prepare_model(model: ImageModel, request: Request) -> ImageModel:
     """The model at the image size, in float32 or as Keras quantised it; raises if the format cannot hold it."""
     model = unwrapped(model)
     check_exportable(model)
-    model = _resize(model, image_size)
-    if is_quantized(model) and FORMATS[format]:
+    format, options = request.format, request.options
+    model = _resize(model, options.image_size)
+    if is_quantized(model) and format.extension:
         raise ArgumentError(
             "a model that Keras quantised can only become a SavedModel; other formats are quantised by their own means."
-            f'\nReceived: format="{format}", {model.name!r}. Pass the model that it was made from, and '
+            f'\nReceived: format="{format.name}", {model.name!r}. Pass the model that it was made from, and '
             'precision="int8".',
             parameters=("format", "precision"),
         )
-    sides = model.input_shape[1:3]
+    sides, max_pixels = model.input_shape[1:3], getattr(options, "max_pixels", math.inf)
     if None not in sides and max_pixels < sides[0] * sides[1]:
         raise ArgumentError(
             "`max_pixels` must leave room for an image of the model's own size.\n"
@@ -395,11 +389,6 @@ def _resize(model: ImageModel, image_size: tuple[int | None, int | None] | str |
         return model
     if image_size == "any":
         image_size = (None, None)
-    if not isinstance(image_size, (tuple, list)) or len(image_size) != 2:
-        raise with_parameters(
-            TypeError(f'`image_size` must be (H, W), "any" or None.\nReceived: image_size={image_size!r}.'),
-            "image_size",
-        )
     if is_quantized(model):
         raise ArgumentError(
             "a quantised model keeps its size.\n"

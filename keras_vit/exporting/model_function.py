@@ -17,14 +17,6 @@ from keras_vit.images.preprocessing import scaled
 from keras_vit.model.layer_access import layer_named
 from keras_vit.model.outputs import inference_model
 
-OUTPUTS = (
-    "logits",
-    "scores",
-    "numbers",
-    "features",
-    "embeddings",
-)  # in this order: some clients read the first alone
-
 
 def pixel_module(spec: ExportSpec) -> Any:
     """A `tf.Module` that tracks the weights and computes the outputs.

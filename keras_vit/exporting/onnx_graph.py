@@ -11,14 +11,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import keras
 import numpy as np
 
-from keras_vit import kernels
 from keras_vit.annotations import Tensor, Variable
-from keras_vit.exporting.model_function import OUTPUTS, input_spec, pixel_module, prepare_input
-from keras_vit.exporting.spec import ExportSpec
-from keras_vit.model.layer_access import float32_layers
+from keras_vit.exporting.spec import OUTPUTS, ExportSpec
 
 FIRST_OPSET = 18  # of LayerNormalization as an operator it is 17, but ReduceMean has its axes as an input from 18
 
@@ -54,6 +50,8 @@ def convert_model(spec: ExportSpec) -> Graph:
     """The model of an `ExportSpec` as a float32 graph, from its input to its outputs."""
     import tf2onnx
 
+    from keras_vit.model.layer_access import float32_layers
+
     function, variables = _function(spec)
     proto, _ = tf2onnx.convert.from_function(
         function,
@@ -71,7 +69,11 @@ def convert_model(spec: ExportSpec) -> Graph:
 
 def _function(spec: ExportSpec) -> tuple[Any, list[Variable]]:
     """The model as a function of its input and weights, and the variables that these weights replace."""
+    import keras
     import tensorflow as tf
+
+    from keras_vit import kernels
+    from keras_vit.exporting.model_function import input_spec, pixel_module, prepare_input
 
     module = pixel_module(spec)
     variables = module.network.weights

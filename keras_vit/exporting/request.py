@@ -1,125 +1,116 @@
-"""The arguments of an export, checked before a model is loaded: a wrong value must not cost a download.
+"""The arguments of an export, checked before a model is loaded: a wrong value must not cost a download."""
 
-Keras is imported only for what the module of a format knows, so that a command refuses the rest at once.
-"""
-
+import dataclasses
 import difflib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import ArgumentError, check_choice, check_flag, check_positive_int, check_process
-from keras_vit.exporting.formats import (
-    ACTIVATIONS,
-    FORMATS,
-    MAX_BATCH,
-    MAX_BYTES,
-    MAX_PIXELS,
-    OPSET,
-    PRECISIONS,
-    Format,
-    find_format,
-)
+from keras_vit.checks import ArgumentError, check_choice, check_process, did_you_mean, with_parameters
+from keras_vit.exporting.formats import FORMATS, PRECISIONS, Format, Options
 from keras_vit.exporting.staging import check_absent, check_served
 from keras_vit.files import expand_path
 
-_BYTES = range(2**10, 2**31)  # allowed range: a comparison needs some, and graphs count in int32
+
+class Request(NamedTuple):
+    """The arguments of an export that are right for some model.
+
+    Attributes:
+        format: of the file.
+        path: of the file, or of the folder of versions.
+        name: of the served model.
+        options: of the format.
+    """
+
+    format: Format
+    path: Path
+    name: str
+    options: Options
 
 
 def check_request(
     path: FilePath,
     format: str | None = None,
     precision: str = "float32",
-    *,
-    top_k: int = 5,
-    activation: str = "softmax",
-    name: str | None = None,
-    opset: int = OPSET,
-    max_bytes: int = MAX_BYTES,
-    max_pixels: int = MAX_PIXELS,
-    max_batch: int = MAX_BATCH,
-    jit_compile: bool = False,
-    batch_size: int | str | None = None,
     overwrite: bool = False,
-) -> tuple[Format, Path, str, dict[str, Any]]:
-    """Raises for arguments that are wrong for every model; arguments and errors are those of `export`.
-
-    Returns:
-        The format's module, the path, the name of the served model, and the numbers by name, as plain ints.
-    """
-    limits = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch, "opset": opset}
-    format, place, name, numbers = check_arguments(
-        path,
-        format,
-        precision,
-        activation=activation,
-        name=name,
-        jit_compile=jit_compile,
-        batch_size=batch_size,
-        overwrite=overwrite,
-        top_k=top_k,
-        **limits,
-    )
-    writer = _check_format(format, precision)
+    options: Mapping[str, Any] | None = None,
+) -> Request:
+    """The checked arguments; raises also if a package is missing. Arguments and errors are those of `export`."""
+    request = check_arguments(path, format, precision, overwrite, options)
     check_backend()
-    if FORMATS[format] and overwrite:
-        check_absent(place, writer.is_own_file)
-    writer.check_packages(precision, numbers["opset"])
-    return writer, place, name, numbers
+    request.format.check_packages(precision)
+    return request
 
 
 def check_arguments(
     path: FilePath,
-    format: str | None,
-    precision: str,
-    *,
-    activation: str,
-    name: str | None,
-    jit_compile: bool,
-    batch_size: int | str | None,
-    overwrite: bool,
-    **numbers: int,
-) -> tuple[str, Path, str, dict[str, Any]]:
-    """Raises for arguments of `check_request` that are wrong for every format, without Keras.
-
-    Returns:
-        The format, and path, name and numbers as of `check_request`.
-    """
-    format = choose_format(path, format)
+    format: str | None = None,
+    precision: str = "float32",
+    overwrite: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Request:
+    """As `check_request`, without Keras and the packages, so that a command refuses these at once."""
+    if format is None:
+        suffix = Path(path).suffix if isinstance(path, (str, os.PathLike)) else ""
+        format = _formats_by_extension().get(suffix, "saved_model")
     check_choice("format", format, FORMATS)
+    found = FORMATS[format]
     check_choice("precision", precision, PRECISIONS)
-    place = _check_path(path, format)
-    if FORMATS[format] and not overwrite:
-        check_absent(place, None)
-    numbers = _check_numbers(**numbers)
-    _check_choices(activation, jit_compile, format)
-    _check_batch_size(batch_size, format)
-    return format, place, _served_name(place, format, name), numbers
+    if precision not in found.precisions:
+        raise ArgumentError(
+            f"`precision` must be one that the format has: {', '.join(found.precisions)}.\n"
+            f'Received: precision="{precision}", format="{format}".',
+            parameters=("precision", "format"),
+        )
+    place = _check_path(path, found)
+    if found.extension:
+        check_absent(place, found.is_own_file if overwrite else None)
+    checked = check_options(found, options)
+    name = os.path.basename(os.path.abspath(place)).removesuffix(found.extension)
+    return Request(found, place, checked.name or re.sub(r"[^A-Za-z0-9_.-]+", "_", name) or "model", checked)
 
 
-def choose_format(path: FilePath, format: str | None) -> str:
-    """The given format, or that of the extension of `path`."""
-    suffix = Path(path).suffix if isinstance(path, (str, os.PathLike)) else ""
-    return _formats_by_extension().get(suffix, "saved_model") if format is None else format
+def check_options(format: Format, options: Mapping[str, Any] | None) -> Options:
+    """The record of a format's options; `None` stands for a default.
+
+    Raises:
+        TypeError: for options that are no mapping, or a value of the wrong type.
+        ValueError: for a name that is no option, a wrong value, or an option of another format that is not its default.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise with_parameters(
+            TypeError(f'`options` must be a dict, as {{"name": "birds"}}.\nReceived: options={options!r}.'), "options"
+        )
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    known, others = _defaults(format), [other for other in FORMATS.values() if other is not format]
+    for name in given.keys() - known:
+        owner = next((other for other in others if name in _defaults(other)), None)
+        if owner is None:
+            raise ArgumentError(
+                f"`options` of {format.title} are {', '.join(known)}.\n"
+                f"Received: options={{{name!r}: {given[name]!r}}}.{did_you_mean(name, known)}",
+                parameters=("options",),
+            )
+        owner.Options(**{name: given[name]})
+        if given[name] != _defaults(owner)[name]:
+            raise ArgumentError(
+                f"`{name}` is of {owner.title}; files of other formats have none.\n"
+                f'Received: {name}={given[name]!r}, format="{format.name}". Leave it out.',
+                parameters=(name, "format"),
+            )
+    return format.Options(**{name: value for name, value in given.items() if name in known})
+
+
+def _defaults(format: Format) -> dict[str, Any]:
+    """The options of a format, and their defaults."""
+    return {field.name: field.default for field in dataclasses.fields(format.Options)}
 
 
 def _formats_by_extension() -> dict[str, str]:
-    return {extension: name for name, extension in FORMATS.items() if extension}
-
-
-def _check_batch_size(batch_size: int | str | None, format: str) -> None:
-    if batch_size is None:
-        return
-    if format != "litert":
-        raise ArgumentError(
-            "`batch_size` is of LiteRT; files of other formats take any number of images in a call.\n"
-            f'Received: batch_size={batch_size!r}, format="{format}".',
-            parameters=("batch_size", "format"),
-        )
-    if batch_size != "any":
-        check_positive_int("batch_size", batch_size)
+    return {format.extension: name for name, format in FORMATS.items() if format.extension}
 
 
 def check_backend() -> None:
@@ -135,18 +126,7 @@ def check_backend() -> None:
         )
 
 
-def _check_format(format: str, precision: str) -> Format:
-    writer = find_format(format)
-    if precision not in writer.PRECISIONS:
-        raise ArgumentError(
-            f"`precision` must be one that the format has: {', '.join(writer.PRECISIONS)}.\n"
-            f'Received: precision="{precision}", format="{format}".',
-            parameters=("precision", "format"),
-        )
-    return writer
-
-
-def _check_path(path: FilePath, format: str) -> Path:
+def _check_path(path: FilePath, format: Format) -> Path:
     """The path of the file, or of the folder of versions; raises if something else is there."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
@@ -155,7 +135,7 @@ def _check_path(path: FilePath, format: str) -> Path:
             "`path` must be that of a file or folder; the folder of the process is `.`.\nReceived: path=''."
         )
     path = expand_path(path)
-    extension, formats = FORMATS[format], _formats_by_extension()
+    extension, formats = format.extension, _formats_by_extension()
     if not extension:
         if near := difflib.get_close_matches(path.suffix.lower(), formats, n=1, cutoff=0.8):
             raise ArgumentError(
@@ -172,37 +152,3 @@ def _check_path(path: FilePath, format: str) -> Path:
     if path.suffix != extension:
         raise ValueError(f"the path must end in {extension}, as runtimes expect.\nReceived: {str(path)!r}.")
     return path
-
-
-def _check_numbers(**given: int) -> dict[str, int]:
-    numbers = {name: check_positive_int(name, value) for name, value in given.items()}
-    if numbers["max_bytes"] not in _BYTES:
-        raise ArgumentError(
-            f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={numbers['max_bytes']}.",
-            parameters=("max_bytes",),
-        )
-    return numbers
-
-
-def _check_choices(activation: str, jit_compile: bool, format: str) -> None:
-    check_choice("activation", activation, ACTIVATIONS)
-    check_flag("jit_compile", jit_compile)
-    if jit_compile and format != "saved_model":
-        raise ArgumentError(
-            "XLA compiles SavedModels; other runtimes compile on their own.\n"
-            f'Received: jit_compile=True, format="{format}".',
-            parameters=("format",),
-        )
-
-
-def _served_name(path: Path, format: str, given: str | None) -> str:
-    """The name of a served model, which is part of URLs; by default that of the file or the folder."""
-    if given is None:
-        given = os.path.basename(os.path.abspath(path)).removesuffix(FORMATS[format])
-        given = re.sub(r"[^A-Za-z0-9_.-]+", "_", given) or "model"
-    if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*", given):
-        raise ValueError(
-            "`name` stands in addresses, so it must be of letters, digits, `_`, `.` and `-`, and not of `.` alone.\n"
-            f"Received: name={given!r}."
-        )
-    return given

@@ -1,7 +1,10 @@
 """Real photos to compare a file with the model on, and to calibrate int8 on."""
 
 import hashlib
+import itertools
 import math
+import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -11,14 +14,18 @@ import numpy as np
 from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, install_hint, with_parameters
 from keras_vit.data.splits import evenly_spaced
-from keras_vit.files import expand_path, open_regular
+from keras_vit.files import expand_path, file_sha256, missing_reason
 from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, photos_below
 from keras_vit.images.pillow_formats import READABLE_KINDS, missing_package
 from keras_vit.images.read import ImageError, read_image
+from keras_vit.images.validation import BadImage, check_image, check_images, count_reasons
+from keras_vit.pages.formatting import printable
+from keras_vit.silence import silent_descriptor
 
 _SAMPLES = ("china.jpg", "flower.jpg")  # the two photos that come with scikit-learn, 427 x 640
 SAMPLE_PHOTOS = "parts of two photos of scikit-learn"
 Photos: TypeAlias = str | Path | Sequence[str | Path | np.ndarray] | np.ndarray | None  # a folder, paths, arrays
+_MOST_TRIED = 4  # files of a folder, for each photo that is wanted
 _MAX_PIXELS = 2**20  # pixels of a photo: more than models take; 64 photos of a camera would take gigabytes
 
 
@@ -26,8 +33,9 @@ def load_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray
     """Photos of many sizes.
 
     Args:
-        given: a folder, with all that is below it; paths of files that `read_image` takes; arrays uint8
-            `(H, W, C)`, or one `(N, H, W, C)`. `None` stands for parts of the two photos that come with scikit-learn.
+        given: a folder, with all that is below it that can be read; paths of files that `read_image` takes; arrays
+            uint8 `(H, W, C)`, or one `(N, H, W, C)`. `None` stands for parts of the two photos that come with
+            scikit-learn.
         count: largest number; a larger set is sampled evenly.
         channels: C of the images: 1 is grey, and above 3 the colours are repeated.
 
@@ -39,11 +47,19 @@ def load_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray
         ValueError: for no photos, or a file or an array that is no image.
         FileNotFoundError: for a path without a file.
         ImportError: if nothing is given and scikit-learn is missing.
+
+    Warns:
+        UserWarning: for links, shards and other files of a folder that are passed over, and for those of its photos
+            that cannot be read, in whose place others are taken.
     """
     if given is None:
         return [_fit_channels(photo, channels) for photo in _crop_samples(count)]
     if isinstance(given, (str, Path)):
-        given = _files_below(expand_path(given))
+        folder = expand_path(given)
+        given = _files_below(folder, count, passed := PassedOver())
+        for line in passed.notes():
+            warnings.warn(line, UserWarning, stacklevel=2)
+        given = given if folder.is_file() else _readable(folder, given, count)
     if not isinstance(given, (list, tuple, np.ndarray)):
         raise with_parameters(
             TypeError(f"`images` must be a folder, or a list of paths or arrays.\nReceived: images={given!r}."),
@@ -73,11 +89,10 @@ def photos_fingerprint(given: Photos, count: int) -> str:
     if given is None:
         return SAMPLE_PHOTOS
     if isinstance(given, (str, Path)):
-        given = _files_below(expand_path(given))
+        given = _files_below(expand_path(given), count, PassedOver())[:count]
     for number in evenly_spaced(len(given), count):
         if isinstance(given[number], (str, Path)):
-            with open_regular(given[number]) as file:
-                found.update(hashlib.sha256(file.read()).digest())
+            found.update(bytes.fromhex(file_sha256(given[number])))
         else:
             photo = _check_photo(given[number])
             found.update(str(photo.shape).encode() + photo.tobytes())
@@ -98,7 +113,8 @@ def resize_photos(photos: Sequence[np.ndarray], image_size: Pair) -> np.ndarray:
     return np.stack([tf.cast(tf.round(photo), tf.uint8).numpy() for photo in floats])
 
 
-def _files_below(folder: Path) -> list[Path]:
+def _files_below(folder: Path, count: int, passed: PassedOver) -> list[Path]:
+    """The photos in a folder: `count` that are spread evenly, then some that may take the place of these."""
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
@@ -106,15 +122,39 @@ def _files_below(folder: Path) -> list[Path]:
             FileNotFoundError(f"`images` must be a folder of photos.\nReceived: {folder}, which is not there."),
             "images",
         )
-    suffixes = READABLE if missing_package("HEIC") else (*READABLE, *HEIC)
-    found = [*photos_below(folder, suffixes, passed := PassedOver())]
+    files = sorted(photos_below(folder, passed=passed))
     passed.check()
-    files = sorted(path for path in found if path.is_file())
     if not files:
         raise ArgumentError(
             f"`images` must hold at least one photo.\nReceived: {folder}, without a photo.", parameters=("images",)
         )
-    return files
+    kinds = ("", *READABLE) if missing_package("HEIC") else ("", *READABLE, *HEIC)
+    likely = [file for file in files if file.suffix.lower() in kinds]  # to be read; a GIF comes last
+    spread = [likely[number] for number in evenly_spaced(len(likely), count)] if likely else []
+    return list(itertools.islice(dict.fromkeys([*spread, *likely, *files]), _MOST_TRIED * count))
+
+
+def _readable(folder: Path, files: Sequence[Path], count: int) -> list[Path]:
+    """The first `count` of these that can be decoded, sorted; warns of the others before them."""
+    good: list[Path] = []
+    bad: list[BadImage] = []
+    with silent_descriptor(2, sys.stderr):  # libjpeg writes a line to it for each damaged file
+        for file in files:
+            if len(good) == count:
+                break
+            image = check_image(str(file))
+            if isinstance(image, BadImage):
+                bad.append(image)
+            else:
+                good.append(file)
+    if not good:
+        raise ArgumentError(
+            "`images` must hold at least one photo that can be decoded.\n"
+            f"Received: {printable(folder)}, where none can: {count_reasons(bad)}.",
+            parameters=("images",),
+        )
+    check_images([], others=bad)  # warns of these
+    return sorted(good)
 
 
 def _read(path: str | Path) -> np.ndarray:
@@ -122,7 +162,10 @@ def _read(path: str | Path) -> np.ndarray:
         return read_image(path)
     except FileNotFoundError:
         raise with_parameters(
-            FileNotFoundError(f"`images` must be files that are there.\nReceived: {path}."), "images"
+            FileNotFoundError(
+                f"`images` must be files that are there.\nReceived: {path}: {missing_reason(str(path))}."
+            ),
+            "images",
         ) from None
     except ImageError as error:
         raise ArgumentError(

@@ -1,23 +1,28 @@
-"""Inputs of a SavedModel: photo files or pixels to prepared images, in a graph of TensorFlow operations alone.
+"""Inputs and signatures of a SavedModel: photo files or pixels to prepared images and answers, in one graph.
 
-No file raises; each has a status. Most bad files are found by their headers; `tf.data` drops those on which the decoder
-fails. Photos that are decoded at once have together at most the pixels of one. A photo of 24 megapixels has 72 MB as
-bytes and would have 288 MB as float32. So large photos are resized a strip of rows at a time, with the same result.
+No file raises; each has a status. Photos that are decoded at once have together at most the pixels of one, and large
+ones are resized a strip of rows at a time, with the same result: 24 megapixels would have 288 MB as float32.
+`serving_default` and `features` take `image_bytes` `(B,)`; `predict_pixels` and `features_pixels` take `pixels`, uint8
+`(B, H, W, C)`. A model without a head has features only; one without an image size takes pixels only. Of a text tower
+`serving_default` takes `ids`, int32 `(B, T)`.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
 
+from keras_vit import kernels
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.data.prepare import prepare, tensorflow_ops
-from keras_vit.exporting.model_function import scale_pixels
+from keras_vit.exporting.model_function import input_spec, pixel_module, scale_pixels
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.images.decode import apply_orientation, grey, stored_pixels, stored_window
 from keras_vit.images.headers import MAX_SCANS, MAX_STEPS, is_jpeg, is_png, read_header, stored_size
 from keras_vit.images.preprocessing import Preprocessing, fit_channels, scaled
 from keras_vit.images.resizing import covering_size, resize_matrix, whole_levels
+from keras_vit.silence import silence
 
 STATUSES = {  # each status of a photo and its meaning, in the order of the codes in the graph
     "ok": "the answer is the model's",
@@ -423,3 +428,107 @@ def _strip(stored: Tensor, orientation: Tensor, index: Tensor, rows: Tensor) -> 
     )
     strip = tf.slice(stored, (y, x, 0), (h, w, stored.shape[-1]))
     return apply_orientation(strip, orientation), start
+
+
+def write_signatures(spec: ExportSpec, place: Path) -> None:
+    """Writes the folder of one version.
+
+    Args:
+        spec: an `ExportSpec`.
+        place: path that does not exist.
+    """
+    import tensorflow as tf
+
+    module = pixel_module(spec)
+    given = input_spec(spec)
+    if spec.takes != "ids":
+        given = tf.TensorSpec((None, *target_size(spec), spec.channels), tf.float32, "images")
+    network = tf.function(module.answers, input_signature=[given], autograph=False, jit_compile=spec.jit_compile)
+    kept = tf.Module()
+    with kernels.use("portable"):
+        # Without layers, so that no object of Keras is written.
+        kept.weights = list(network.get_concrete_function().variables)
+    with silence():
+        signatures = (_text_signatures if spec.takes == "ids" else _signatures)(spec, network)
+        tf.saved_model.save(kept, str(place), signatures=signatures)
+
+
+def _text_signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    def embed(ids: Tensor) -> dict[str, Tensor]:
+        size = spec.model.config.vocabulary_size
+        known = tf.debugging.Assert(
+            tf.reduce_all((ids >= 0) & (ids < size)),
+            [f"ids must be from 0 to {size - 1}, those of the tokenizer of this model; received", ids],
+        )
+        with tf.control_dependencies([known]):
+            return {"embeddings": network(check_count(ids, spec))["embeddings"]}
+
+    return {"serving_default": tf.function(embed, input_signature=[input_spec(spec)], autograph=False)}
+
+
+def _signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    files = tf.TensorSpec((None,), tf.string, "image_bytes")
+    pixels = tf.TensorSpec((None, *_pixel_sides(spec), spec.channels), tf.uint8, "pixels")
+
+    def features(image_bytes: Tensor) -> dict[str, Tensor]:
+        images, codes = prepare_files(image_bytes, spec)
+        return _mask_bad_rows({"features": network(images)["features"]}, codes)
+
+    def features_pixels(pixels: Tensor) -> dict[str, Tensor]:
+        return {"features": network(prepare_pixels(pixels, spec))["features"]}
+
+    def names(image_bytes: Tensor) -> dict[str, Tensor]:
+        images, codes = prepare_files(image_bytes, spec)
+        return _mask_bad_rows(_top_classes(network(images), spec), codes)
+
+    def predict_pixels(pixels: Tensor) -> dict[str, Tensor]:
+        found = network(prepare_pixels(pixels, spec))
+        return _top_classes(found, spec) | {name: found[name] for name in ("logits",) if name in found}
+
+    functions: dict[str, tuple[Callable[..., dict[str, Tensor]], Any]] = {"features_pixels": (features_pixels, pixels)}
+    has_head = spec.model.output_spec.activation is not None
+    if has_head:
+        functions["predict_pixels"] = (predict_pixels, pixels)
+    if takes_files(spec):
+        functions["features"] = (features, files)
+        functions["serving_default"] = (names if has_head else features, files)
+    else:
+        functions["serving_default"] = functions["predict_pixels" if has_head else "features_pixels"]
+    return {
+        name: tf.function(function, input_signature=[given], autograph=False).get_concrete_function()
+        for name, (function, given) in functions.items()
+    }
+
+
+def _pixel_sides(spec: ExportSpec) -> tuple[int | None, int | None]:
+    """Height and width of `pixels`; `None` where the preprocessing resizes."""
+    record = spec.model.preprocessing
+    resizes = record.resize != "none" and record.image_size is not None
+    return (None, None) if resizes else spec.image_size
+
+
+def _top_classes(found: Mapping[str, Tensor], spec: ExportSpec) -> dict[str, Tensor]:
+    """Scores, and the best classes by number and name."""
+    import tensorflow as tf
+
+    if "numbers" in found:
+        return {"numbers": found["numbers"]}
+    best, classes = tf.math.top_k(found["scores"], spec.top_k)
+    labels = tf.gather(tf.constant(spec.labels), classes)
+    return {"scores": found["scores"], "classes": classes, "labels": labels, "top_scores": best}
+
+
+def _mask_bad_rows(answers: Mapping[str, Tensor], codes: Tensor) -> dict[str, Tensor]:
+    """The outputs with zeros, -1, NaN or no label in the rows of bad files, and the status of each."""
+    import tensorflow as tf
+
+    nothing = {"classes": -1, "labels": "", "numbers": float("nan")}  # 0 would be an answer
+    good = tf.equal(codes, 0)[:, None]
+    found = {
+        name: tf.where(good, rows, tf.constant(nothing.get(name, 0), rows.dtype)) for name, rows in answers.items()
+    }
+    return found | {"status": tf.gather(tf.constant(list(STATUSES)), codes)}

@@ -7,6 +7,13 @@ import numpy as np
 
 from keras_vit.version import __version__
 
+OUTPUTS = ("logits", "scores", "numbers", "features", "embeddings")  # in this order: some clients read the first alone
+TOP_K = 5  # best classes in an answer of a SavedModel
+MAX_BYTES = 8 * 2**20  # of one image file
+MAX_PIXELS = 12 * 2**20  # of one image; a phone takes 4032 x 3024, a few more would be 100 MB above the base
+MAX_BATCH = 128  # images of one call; 128 of 224 x 224 are 77 MB as float32
+OPSET = 18  # of ONNX
+
 
 @dataclasses.dataclass(frozen=True)
 class ExportSpec:
@@ -17,16 +24,16 @@ class ExportSpec:
             float32 for other formats.
         precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`.
         labels: K names in the order of the classes; `None` without a head.
-        top_k: number of best classes in an answer, at most K.
         activation: from logits to scores, `"softmax"` or `"sigmoid"`; `"none"` if the model ends in scores.
         name: of the served model: letters, digits, `_`, `.` and `-`.
+        calibration_photos: `(N, H, W, C)` of the model's size, as the file takes them, to calibrate int8 on; of a text
+            tower ids `(N, T)`.
+        top_k: number of best classes in an answer, at most K.
         max_bytes: of one image file.
         max_pixels: of one image.
         max_batch: images of one call.
         opset: of ONNX.
         jit_compile: whether the network of a SavedModel is compiled by XLA.
-        calibration_photos: `(N, H, W, C)` of the model's size, as the file takes them, to calibrate int8 on; of a text
-            tower ids `(N, T)`.
         calibrated_on: which photos these are, if they are used.
         takes: `"pixels"`, uint8 that the file scales; `"images"`, floats that are prepared already; or `"ids"`, int32
             of a text tower.
@@ -39,15 +46,15 @@ class ExportSpec:
     model: Any
     precision: str
     labels: tuple[str, ...] | None
-    top_k: int
     activation: str
     name: str
-    max_bytes: int
-    max_pixels: int
-    max_batch: int
-    opset: int
-    jit_compile: bool
     calibration_photos: np.ndarray
+    top_k: int = TOP_K
+    max_bytes: int = MAX_BYTES
+    max_pixels: int = MAX_PIXELS
+    max_batch: int = MAX_BATCH
+    opset: int = OPSET
+    jit_compile: bool = False
     calibrated_on: str | None = None
     takes: str = "pixels"
     scales: bool = True

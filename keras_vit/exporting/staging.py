@@ -1,73 +1,18 @@
 """Exports are written into a staging folder and moved to their path when they are verified, so always whole.
 
-The process that writes into a staging folder locks it, so that folders of killed processes are recognised. Graphs have
-fields for a mark of this package; files of weights get a mark after the weights, which readers do not reach. Only files
-with a mark are ever replaced.
+Graphs have fields for a mark of this package; files of weights get a mark after the weights, which readers do not
+reach. Only files with a mark are ever replaced.
 """
 
-import contextlib
 import os
-import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keras_vit.checks import with_parameters
-from keras_vit.files import PREFIX, FileKindError, flush, flush_folder, lock_dir, open_regular, unlock
+from keras_vit.files import FileKindError, flush, flush_folder, lock_dir, open_regular, unlock
 
-_PREFIX = f"{PREFIX}export-"
 _OLD = ".old"  # the replaced file, until the end
 _MARK = b"\nweights written by keras_vit\n"
-
-
-@contextlib.contextmanager
-def staging(parent: Path) -> Iterator[Path]:
-    """A new folder below `parent`, removed at the end with its content; folders of killed exports are removed first.
-
-    Args:
-        parent: folder on the file system of the result. It is made if needed, and removed again if it stays empty.
-    """
-    made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        remove_stale_folders(parent)
-        with _new_folder(parent) as place:
-            yield place
-    finally:
-        with contextlib.suppress(OSError):  # not empty
-            for folder in made:
-                folder.rmdir()
-
-
-@contextlib.contextmanager
-def _new_folder(parent: Path) -> Iterator[Path]:
-    """A locked folder, until the end."""
-    while True:
-        place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        with contextlib.suppress(BlockingIOError):  # another export removes it, since it was not locked yet
-            lock = lock_dir(place)
-            if place.exists():
-                break
-            unlock(lock)
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-        unlock(lock)
-
-
-def remove_stale_folders(parent: Path) -> None:
-    """Removes staging folders without a lock, which killed exports left."""
-    for entry in os.scandir(parent):
-        named = re.fullmatch(re.escape(_PREFIX) + "[a-z0-9_]{8}", entry.name)  # as `mkdtemp` names it
-        if not named or not entry.is_dir(follow_symlinks=False):
-            continue
-        with contextlib.suppress(BlockingIOError):
-            lock = lock_dir(entry.path)
-            if lock is not None:
-                shutil.rmtree(entry.path, ignore_errors=True)
-                unlock(lock)
 
 
 def publish_files(place: Path, path: Path, is_own_file: Callable[[Path], bool] | None) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from keras_vit.checks import ArgumentError
 from keras_vit.exporting.report import ExportReport
 from keras_vit.model.copies import initialize_variables, uninitialized_variables
+from keras_vit.model.freezing import merge_lora
 from keras_vit.model.layer_access import lora_layers
 from keras_vit.model.precision import layer_dtypes
 from keras_vit.model.two_towers.text_tower import TextTransformer, build_text_graph, check_tokenizer
@@ -53,17 +54,10 @@ def text_in_precision(model: TextTransformer, precision: str) -> TextTransformer
     Args:
         model: is not changed.
         precision: `"float32"`, `"bfloat16"` or `"float16"`.
-
-    Raises:
-        ValueError: for a tower with LoRA in another precision.
     """
+    model = merge_lora(model) if lora_layers(model) else model
     if layer_dtypes(model) == {precision}:
         return model
-    if lora_layers(model):
-        raise ArgumentError(
-            f'a text tower with LoRA is exported in "float32".\nReceived: {model.name!r}, precision="{precision}".',
-            parameters=("precision",),
-        )
     values = {variable.path: keras.ops.convert_to_numpy(variable.value) for variable in model.variables}
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)

@@ -2,16 +2,16 @@
 
 import functools
 import json
-import sys
 
 from keras_vit.exporting import formats, verification
+from keras_vit.exporting.formats import Format
 from keras_vit.exporting.report import Runtime
 
 traced = functools.lru_cache(maxsize=4)(verification.Reference)  # tracing takes a second
 
 
-class FakeFormat:
-    """As a module of a format; tests set what goes wrong.
+class FakeFormat(Format):
+    """Tests set what goes wrong.
 
     Attributes:
         jobs: what was asked for, in order.
@@ -20,9 +20,7 @@ class FakeFormat:
         beside: whether a second file is written beside the first.
     """
 
-    PRECISIONS = ("float32", "float16", "int8")
-    CALIBRATES = ()
-    FOLDS = ()
+    name, title, precisions = "fake", "a fake", ("float32", "float16", "int8")
 
     def __init__(self, extension=".fake"):
         self.extension = extension
@@ -30,17 +28,11 @@ class FakeFormat:
         self.spoil = lambda answers, pixels: answers
         self.fault = lambda: None
 
-    def check_packages(self, precision, opset):
-        """None is missing; tests set what is."""
-
-    def load_snippet(self, name):
-        """None is needed."""
-
     def write(self, spec, place):
         self.jobs.append(spec)
         file = place if self.extension else place / "saved_model.pb"
         file.parent.mkdir(exist_ok=True)
-        file.write_bytes(json.dumps(spec.metadata()).encode() if self.extension else _empty_saved_model())
+        file.write_bytes(json.dumps(spec.metadata()).encode() if self.extension else empty_saved_model())
         if self.beside:
             place.with_name(f"{place.name}.data").write_text("weights")
         self.fault()
@@ -55,8 +47,10 @@ class FakeFormat:
 def register(monkeypatch, name, format):
     """Makes a format known to `export` for one test."""
     monkeypatch.setattr(verification, "Reference", traced)  # so that a model is traced once, for both sides
-    monkeypatch.setitem(formats.FORMATS, name, format.extension)
-    monkeypatch.setitem(sys.modules, f"{formats.__name__}.{name}", format)
+    format.name, known = name, formats.FORMATS.get(name)
+    if known is not None:
+        format.Options, format.title = known.Options, known.title
+    monkeypatch.setitem(formats.FORMATS, name, format)
     return format
 
 
@@ -66,7 +60,7 @@ def fake_runtime(spec, spoil=lambda answers, pixels: answers, photos=None):
     return Runtime("fake 1.0", lambda pixels: spoil(reference.run(pixels), pixels), photos=photos)
 
 
-def _empty_saved_model():
+def empty_saved_model():
     from tensorflow.core.protobuf import saved_model_pb2
 
     saved = saved_model_pb2.SavedModel()

@@ -12,7 +12,7 @@ from conftest import ROOT, images, make_tiny, numpy
 from pictures import picture
 
 import keras_vit
-from keras_vit.weights.download.environment import engines_dir
+from keras_vit.cache import cache_dir
 
 pytestmark = pytest.mark.slow
 
@@ -50,5 +50,5 @@ def test_killed_and_concurrent_processes_leave_right_answers():
             _, error = other.communicate(timeout=280)
             assert other.returncode == 0, error[-2000:]
     calls()
-    names = sorted(path.name for path in engines_dir().iterdir())
-    assert len(names) == 4, names  # two networks and two notes, and nothing of those that were killed
+    names = sorted(path.name for path in cache_dir("engines").iterdir())
+    assert len(names) == 4, names  # two networks and two reports, and nothing of those that were killed

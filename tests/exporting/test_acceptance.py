@@ -98,7 +98,7 @@ def check_close(found, wanted, bound=1e-5):
 )
 def test_saved_model_equals_keras_in_a_process_without_it(kind, small, tmp_path):
     model = model_of(kind, small)
-    report = export(model, tmp_path / "served", top_k=3)
+    report = export(model, tmp_path / "served", options={"top_k": 3})
     pixels = pixels_for(model)
     found = served(report.path, pixels, tmp_path)
     wanted = answers(model, np.asarray(model.preprocessing(pixels), "float32"))
@@ -128,8 +128,9 @@ def by_litert(path, pixels):
 
 
 def by_openvino(path, pixels):
-    core = pytest.importorskip("openvino").Core()
-    compiled = core.compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    openvino = pytest.importorskip("openvino")
+    with silence():
+        compiled = openvino.compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return {output.any_name: array for output, array in compiled(pixels).items()}
 
 
@@ -142,7 +143,7 @@ OPENED = {"onnx": (".onnx", by_onnxruntime), "litert": (".tflite", by_litert), "
 def test_other_formats_equal_keras(kind, small, form, tmp_path):
     model, (extension, answer) = model_of(kind, small), OPENED[form]
     path = tmp_path / f"model{extension}"
-    export(model, path, form, batch_size="any" if form == "litert" else None)
+    export(model, path, form, options={"batch_size": "any"} if form == "litert" else None)
     for count in (1, 3):
         pixels = pixels_for(model, count)
         found = answer(path, pixels)
@@ -164,7 +165,7 @@ def test_other_precisions_stay_within_the_bounds_of_the_report(kind, small, form
     if (form, precision) == ("openvino", "int8"):
         pytest.importorskip("nncf")
     path = tmp_path / f"model{extension}"
-    report = export(model, path, form, precision=precision, batch_size="any" if form == "litert" else None)
+    report = export(model, path, form, precision=precision, options={"batch_size": "any"} if form == "litert" else None)
     pixels = pixels_for(model)
     if form == "saved_model":
         found = served(report.path, pixels, tmp_path)
@@ -199,7 +200,7 @@ def test_finetuned_digits_are_served_as_they_were_trained(tmp_path):
     for form, (extension, answer) in OPENED.items():
         path = tmp_path / f"digits{extension}"
         batch_size = "any" if form == "litert" else None
-        export(model, path, form, labels=source.class_names, images=digits, batch_size=batch_size)
+        export(model, path, form, labels=source.class_names, images=digits, options={"batch_size": batch_size})
         pixels = np.stack([keras.ops.convert_to_numpy(keras.ops.image.resize(d, (24, 24))) for d in digits[:3]])
         pixels = np.clip(np.round(pixels), 0, 255).astype("uint8")
         wanted = answers(model, np.asarray(model.preprocessing(pixels), "float32"))["logits"]

@@ -7,10 +7,10 @@ from pictures import picture
 from weights.encoder_folders import FOLDERS, built, expected
 
 import keras_vit
+from keras_vit.exporting.formats import FORMATS
 from keras_vit.layers.positions import RelativeBias
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")]
-FORMATS = {"onnx": ".onnx", "litert": ".tflite", "openvino": ".xml", "saved_model": ""}
 INT8 = ("timm_dinov3_gated", "huggingface_beit", "timm_eva02_packed")
 
 
@@ -23,7 +23,7 @@ def model_of(folder):
 def exported(folder, form, path, count=6, **more):
     model = model_of(folder)
     photos = [picture(*model.input_shape[1:], seed) for seed in range(count)]
-    report = keras_vit.export(model, path / f"x{FORMATS[form]}", form, images=photos, **more)
+    report = keras_vit.export(model, path / f"x{FORMATS[form].extension}", form, images=photos, **more)
     assert {drift.output.split()[0] for drift in report.drift} >= {"features"}
     for drift in report.drift:
         assert drift.max_difference <= drift.bound
@@ -43,9 +43,9 @@ def test_family_is_the_same_at_any_size(folder, tmp_path):
     biases = [layer for layer in model_of(folder).layers if isinstance(layer, RelativeBias)]
     if any(layer.resize_method == "geometric_cubic" for layer in biases):
         with pytest.raises(ValueError, match="spline"):
-            exported(folder, "onnx", tmp_path, image_size="any")
+            exported(folder, "onnx", tmp_path, options={"image_size": "any"})
     else:
-        exported(folder, "onnx", tmp_path, image_size="any")
+        exported(folder, "onnx", tmp_path, options={"image_size": "any"})
 
 
 @pytest.mark.parametrize("folder", INT8)

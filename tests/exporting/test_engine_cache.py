@@ -15,11 +15,11 @@ from exporting.fake_format import traced
 from pictures import picture
 
 import keras_vit
+from keras_vit.cache import Cache, cache_dir
 from keras_vit.exporting.engines import accelerate as module
-from keras_vit.exporting.engines import artifact_cache, cache
-from keras_vit.exporting.engines.artifact_cache import ArtifactCache
-from keras_vit.exporting.engines.cache import EngineCache, Request
-from keras_vit.weights.download.environment import cache_dir, engines_dir
+from keras_vit.exporting.engines import cache
+from keras_vit.exporting.engines.cache import EngineCache, Request, max_bytes_kept
+from keras_vit.files import staging
 
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
 CLOSE = 1e-5  # the promise of float32; numbers of these models are below 5
@@ -49,7 +49,7 @@ def first(model, tmp_path_factory):
 @pytest.fixture
 def folder(first):
     """The cache's own folder, as that call has left it."""
-    return shutil.copytree(first[1], engines_dir())
+    return shutil.copytree(first[1], cache_dir("engines"))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def assert_right(engine, model):
 
 
 def networks():
-    return [path for path in engines_dir().iterdir() if path.is_dir()]
+    return [path.parent for path in cache_dir("engines").glob("*/network.xml")]
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def test_one_changed_weight_is_answered_for(model, folder, made):
 
 
 def test_every_fact_has_a_part_in_the_names(model, tmp_path, monkeypatch):
-    kept = ArtifactCache(tmp_path / "kept", 1)
+    kept = Cache(tmp_path / "kept", 1)
 
     def names(photos="photos", **changed):
         asked = {"model": model, "engine": "auto", "precision": "float32", "threads": None, "batch_size": 1}
         calls = EngineCache(Request(**{**asked, "images": None, **changed}), kept, photos)
-        return calls._note_name(), calls._network_name("openvino")
+        return calls._report_name(), calls._network_name("openvino")
 
     note, network = names()
     frozen = with_the_weights_of(model)
@@ -167,7 +167,7 @@ def test_what_no_digest_tells_is_seen_on_a_photo(model, made, monkeypatch):
     other.layers[-1].bias.assign_add(np.ones(7))
     with pytest.warns(UserWarning, match="does not compute what the model computes"):
         assert_right(accelerated(other), other)
-    assert_right(accelerated(model, batch_size=2), model)  # of which there is no note, and another's network
+    assert_right(accelerated(model, batch_size=2), model)  # of which there is no report, and another's network
     assert made == ["openvino"] * 3
 
 
@@ -176,7 +176,7 @@ def test_damaged_network_is_converted_anew(model, folder, made):
     content = bytearray((place / "network.bin").read_bytes())
     content[len(content) // 2] ^= 4
     (place / "network.bin").write_bytes(content)
-    with pytest.warns(UserWarning, match=r"is of no use: the digest of network\.bin differs"):
+    with pytest.warns(UserWarning, match=r"is of no use and is made anew: the digest of network\.bin differs"):
         assert_right(accelerated(model), model)
     assert made == ["openvino"]
     assert accelerated(model).report.kept_on is not None
@@ -201,9 +201,9 @@ def full(*_):
 def test_engine_works_where_nothing_can_be_kept(model, name, fault, monkeypatch, recwarn):
     """With "all writing" the process may write no longer files, which OpenVINO would not tell."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    engines_dir().mkdir(parents=True)
-    engines_dir().chmod(0o777 if fault == "rights" else 0o700)
-    monkeypatch.setattr(artifact_cache, "staging", full if fault == "disk" else artifact_cache.staging)
+    cache_dir("engines").mkdir(parents=True)
+    cache_dir("engines").chmod(0o777 if fault == "rights" else 0o700)
+    monkeypatch.setattr("keras_vit.cache.staging", full if fault == "disk" else staging)
     resource.setrlimit(resource.RLIMIT_FSIZE, (6_000 if fault == "all writing" else limits[0], limits[1]))
     try:
         engine = accelerated(model, name)
@@ -213,7 +213,7 @@ def test_engine_works_where_nothing_can_be_kept(model, name, fault, monkeypatch,
     (said,) = [str(warning.message) for warning in recwarn if warning.category is UserWarning]
     assert "is not kept for the next call: " in said
     assert "\n" not in said
-    assert list(engines_dir().iterdir()) == []
+    assert list(cache_dir("engines").iterdir()) == []
 
 
 def test_who_asks_for_it_keeps_elsewhere_or_nothing(model, first, monkeypatch):
@@ -239,3 +239,14 @@ def test_photos_that_cannot_be_read_are_told_as_ever(model, folder, tmp_path):
     for photos, error in ((tmp_path / "nowhere", FileNotFoundError), (3, TypeError), ([], ValueError)):
         with pytest.raises(error, match="`images`"):
             keras_vit.accelerate(model, "openvino", images=photos)
+
+
+def test_limit_is_a_number_of_gigabytes(monkeypatch):
+    assert max_bytes_kept() == 4 * 10**9
+    for text, expected in (("0", 0), ("", 4 * 10**9), ("0.5", 5 * 10**8)):
+        monkeypatch.setenv("KERAS_VIT_ENGINES_GB", text)
+        assert max_bytes_kept() == expected
+    for text in ("four", "-1", "nan", "inf", "1e300"):
+        monkeypatch.setenv("KERAS_VIT_ENGINES_GB", text)
+        with pytest.raises(ValueError, match=rf"to 1e299\.\nReceived: KERAS_VIT_ENGINES_GB={text}"):
+            max_bytes_kept()

@@ -307,7 +307,7 @@ def test_onnxruntime_takes_the_cores_of_the_process(monkeypatch):
     for mine, threads in ((range(4), None), ((1, 3), None), ((1, 3), 1)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, mine=mine: set(mine), raising=False)
         with pytest.raises(ExportError, match="enough"):
-            onnx.open_runtime("model.onnx", threads)
+            onnx.Onnx().open_runtime("model.onnx", threads)
     assert seen == [(0, "1"), (2, "1"), (1, "1")]
 
 

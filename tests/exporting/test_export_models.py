@@ -56,7 +56,9 @@ def computing_dtypes(model):
 )
 def test_model_of_any_kind_is_compared(fake, tmp_path, arguments, activation, outputs):
     model = make_tiny(num_layers=1, **arguments)
-    report = export(model, tmp_path / "x.fake", activation="softmax" if activation == "none" else activation)
+    report = export(
+        model, tmp_path / "x.fake", options={"activation": "softmax" if activation == "none" else activation}
+    )
     assert [drift.output for drift in report.drift] == outputs
     spec = fake.jobs[0]
     assert spec.activation == activation
@@ -137,7 +139,7 @@ def test_labels_for_a_model_without_a_head_are_refused(fake, tmp_path):
 def test_size_of_any_is_left_open_and_compared_at_two_sizes(model, fake, tmp_path):
     sizes = set()
     fake.spoil = lambda answers, pixels: sizes.add(pixels.shape[1:3]) or answers
-    report = export(model, tmp_path / "x.fake", image_size="any")
+    report = export(model, tmp_path / "x.fake", options={"image_size": "any"})
     assert (fake.jobs[0].image_size, report.images) == ((None, None), 3)
     assert sizes == {(56, 60), (64, 68)}
 
@@ -174,7 +176,7 @@ def test_quantised_model_is_exported_as_it_is_and_as_nothing_else(fake, fake_fol
     with pytest.raises(ValueError, match=r'quantised(?s:.*)precision="int8"'):
         export(model, tmp_path / "y", "fake_folder")
     with pytest.raises(ValueError, match=r"quantised.*\n.*image_size=\(28, 36\)"):
-        export(model, tmp_path / "y", "fake_folder", precision="int8", image_size=(28, 36))
+        export(model, tmp_path / "y", "fake_folder", precision="int8", options={"image_size": (28, 36)})
     for precision in ("float32", "int8"):
         with pytest.raises(ValueError, match=r'SavedModel.*\n.*format="fake"'):
             export(model, tmp_path / "y.fake", precision=precision)
@@ -187,7 +189,7 @@ def test_trained_model_is_unchanged_and_trains_on(fake, tmp_path):
     model.fit(x, y, verbose=0)
     model.get_layer("block_00").trainable = False
     before, config = model.get_weights(), model.get_config()
-    export(model, tmp_path / "x.fake", precision="float16", image_size=(28, 36))
+    export(model, tmp_path / "x.fake", precision="float16", options={"image_size": (28, 36)})
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
     assert model.get_config() == config
@@ -198,7 +200,7 @@ def test_trained_model_is_unchanged_and_trains_on(fake, tmp_path):
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "float16"])
 def test_global_policy_neither_changes_nor_matters(model, fake, tmp_path, policy):
     keras.config.set_dtype_policy(policy)
-    report = export(model, tmp_path / "x.fake", image_size=(28, 36))
+    report = export(model, tmp_path / "x.fake", options={"image_size": (28, 36)})
     assert keras.config.dtype_policy().name == policy
     assert computing_dtypes(fake.jobs[0].model) == {"float32"}
     assert report.max_difference < 1e-6
@@ -212,7 +214,7 @@ def test_saved_model_is_served_as_the_model_computes(model, tmp_path):
     for number, photo in enumerate(PHOTOS):
         (tmp_path / "photos" / f"{number}.png").write_bytes(encoded(photo, "PNG"))
     limits = {"max_bytes": 1024, "max_pixels": 600}  # photos are shrunk for the comparison until they fit
-    report = keras_vit.export(model, tmp_path / "trees", labels=LABELS, images=tmp_path / "photos", **limits)
+    report = keras_vit.export(model, tmp_path / "trees", labels=LABELS, images=tmp_path / "photos", options=limits)
     outputs = [drift.output for drift in report.drift]
     assert outputs == ["logits", "features", "scores", "features of files", "scores of files"]
     assert report.runtime.startswith("tensorflow ")
@@ -223,7 +225,7 @@ def test_saved_model_is_served_as_the_model_computes(model, tmp_path):
 
 
 def test_int8_is_not_calibrated_on_photos_that_show_nothing(model, fake, tmp_path):
-    fake.CALIBRATES = ("int8",)
+    fake.calibrates = ("int8",)
     blank = np.full((40, 20, 28, 3), np.arange(40, dtype="uint8")[:, None, None, None])
     with pytest.raises(ValueError, match="`images` of one colour"):
         keras_vit.export(model, tmp_path / "x.fake", "fake", precision="int8", images=blank)

@@ -9,9 +9,9 @@ from exporting.served import make_job
 from pictures import chunk, disguised, encoded, picture, turned, with_scans, with_texts
 from PIL import Image
 
-from keras_vit.exporting.formats import MAX_BYTES, MAX_PIXELS
-from keras_vit.exporting.formats.saved_model import write
 from keras_vit.exporting.serving_inputs import MAX_SIDE, SEVERAL_SCANS, STATUSES
+from keras_vit.exporting.serving_inputs import write_signatures as write
+from keras_vit.exporting.spec import MAX_BYTES, MAX_PIXELS
 
 MEGABYTES = 100  # what hostile files may add to the memory of a server
 

@@ -9,6 +9,7 @@ from served import differences, make_job, pictures
 from keras_vit.exporting.folding import folded_spec
 from keras_vit.exporting.formats import openvino as writer
 from keras_vit.exporting.model_function import pixel_function
+from keras_vit.silence import silence
 
 openvino = pytest.importorskip("openvino")
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports need TensorFlow")
@@ -32,7 +33,7 @@ def types(network):
 )
 def test_model_says_the_same_in_fewer_steps(options, norms, layers, tmp_path, monkeypatch):
     spec = make_job(randomise(make_tiny(num_layers=2, **{"input_shape": (20, 28, 3)} | options)))
-    function = pixel_function(folded_spec(spec, writer.FOLDS)).get_concrete_function()
+    function = pixel_function(folded_spec(spec, writer.OpenVINO.folds)).get_concrete_function()
     with writer._without_telemetry():  # its report to its maker would leave by a process of its own
         network = openvino.convert_model(function)
     found = [writer.fuse_norms(network), writer.keep_token_shape(network)]
@@ -40,8 +41,8 @@ def test_model_says_the_same_in_fewer_steps(options, norms, layers, tmp_path, mo
     assert types(network).count("MVN") == norms
     assert not writer.fuse_norms(network)
     monkeypatch.setattr(openvino, "convert_model", rewritten(openvino.convert_model))
-    writer.write(spec, tmp_path / "model.xml")
-    run = writer.open_runtime(tmp_path / "model.xml").run
+    writer.OpenVINO().write(spec, tmp_path / "model.xml")
+    run = writer.OpenVINO().open_runtime(tmp_path / "model.xml").run
     assert types(openvino.Core().read_model(tmp_path / "model.xml")).count("MVN") == norms
     assert max(differences(spec, run, pictures(3)).values()) < 1e-5  # the promise of float32
 
@@ -98,7 +99,8 @@ def dense(ops, behind, transposed=False, bias=(1, 4)):
 
 
 def answer(network):
-    compiled = openvino.compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    with silence():
+        compiled = openvino.compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return compiled(TOKENS)[0]
 
 

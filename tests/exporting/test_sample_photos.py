@@ -1,5 +1,6 @@
 """Real photos for verification: from wherever the user has them, and a clear word on a file that is none."""
 
+import os
 import sys
 
 import numpy as np
@@ -79,8 +80,31 @@ def test_photo_held_sideways_is_turned(tmp_path):
 def test_file_that_is_broken_is_named_in_two_lines(folder, content, why):
     (folder / "b" / "broken.jpg").write_bytes(content)
     with pytest.raises(ValueError, match=rf"`images`.*\n.*broken\.jpg: {why}") as caught:
-        load_photos(folder, 99)
+        load_photos([folder / "b" / "broken.jpg"], 99)
     assert "{{" not in str(caught.value)
+    with pytest.warns(UserWarning, match=rf"left out 1 bad image:\n  1 {why}, as .*broken\.jpg"):
+        assert_same(load_photos(folder, 99), PHOTOS[:4])
+
+
+def test_folder_says_what_is_passed_over(folder):
+    (folder / "again.png").symlink_to(folder / "z.png")
+    (folder / "x.jpg.1").write_bytes(b"x")
+    with (
+        pytest.warns(UserWarning, match=r"1 link not followed.*again\.png, which is .*z\.png"),
+        pytest.warns(UserWarning, match=r"1 file not read.*x\.jpg\.1"),
+    ):
+        assert_same(load_photos(folder, 9), PHOTOS[:4])
+    (folder / "again.png").unlink()
+    (folder / "x.jpg.1").unlink()
+    os.mkfifo(folder / "pipe.jpg")
+    (folder / "lost.jpg").symlink_to("gone")
+    (folder / "a.gif").write_bytes(encoded(PHOTOS[0], "GIF"))
+    with pytest.warns(UserWarning, match=r"3 bad images:\n  1 GIF, as .*\n  1 a link to nothing, .*\n  1 a pipe, not"):
+        assert_same(load_photos(folder, 9), PHOTOS[:4])
+    for path in folder.rglob("*.[pP][nN][gG]"):
+        path.unlink()
+    with pytest.raises(ValueError, match=r"`images`.*\n.* none can: 1 GIF, 1 a link to nothing, 1 a pipe"):
+        load_photos(folder, 9)
 
 
 def test_nothing_is_told(tmp_path):

@@ -1,7 +1,6 @@
 import functools
 import re
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,7 +9,7 @@ from exporting.served import LABELS, RECORDS, logits, make_job, softmax, with_re
 from pictures import encoded, forged_png, picture, turned
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_vit.exporting.formats.saved_model import open_runtime, write
+from keras_vit.exporting.formats.saved_model import SavedModel
 from keras_vit.exporting.verification import verify
 from keras_vit.model.outputs import inference_model
 from keras_vit.model.precision import in_precision
@@ -20,15 +19,13 @@ CLOSE = 1e-5  # the bound of an export in float32
 PICTURES = [picture(45 + 7 * n, 67 - 5 * n, seed=n) for n in range(5)]
 FILES = [encoded(pixels, "PNG") for pixels in PICTURES]
 # What a record does to photos is proven in `test_file_inputs`, so one is enough for the default run.
-SOME_RECORDS = [name if name == "bicubic" else pytest.param(name, marks=pytest.mark.slow) for name in RECORDS]
+SOME_RECORDS = [name if name == "squash" else pytest.param(name, marks=pytest.mark.nightly) for name in RECORDS]
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(of_record):
     """A model, and the signatures of its folder."""
-    keras.utils.set_random_seed(7)
-    spec, place = make_job(), tmp_path_factory.mktemp("served") / "1"
-    write(spec, place)
+    spec, place = of_record("squash")
     return spec, place, tf.saved_model.load(str(place))
 
 
@@ -39,7 +36,7 @@ def of_record(tmp_path_factory):
     @functools.cache
     def of_record(name):
         spec, place = make_job(with_record(name)), tmp_path_factory.mktemp("record") / "1"
-        write(spec, place)
+        SavedModel().write(spec, place)
         return spec, place
 
     return of_record
@@ -50,12 +47,12 @@ def compiled(tmp_path_factory):
     """A spec whose network is compiled and whose scores are sigmoids, its folder, and its signatures."""
     spec = make_job(make_tiny(num_layers=1), jit_compile=True, activation="sigmoid")
     place = tmp_path_factory.mktemp("compiled") / "1"
-    write(spec, place)
+    SavedModel().write(spec, place)
     return spec, place, tf.saved_model.load(str(place))
 
 
 def signatures_of(spec, place):
-    write(spec, place)
+    SavedModel().write(spec, place)
     return signatures_in(place)
 
 
@@ -110,7 +107,9 @@ def test_files_get_the_scores_that_keras_gives_their_pixels(record, of_record):
     for pixels in PICTURES[:2]:
         found = signatures["predict_pixels"](pixels=tf.constant(pixels[None]))
         np.testing.assert_allclose(found["logits"][0], logits(spec.model, pixels), atol=CLOSE)
-    assert verify(spec.model, open_runtime(place), PICTURES, spec).passed  # a crop also of the model's own size
+    assert verify(
+        spec.model, SavedModel().open_runtime(place), PICTURES, spec
+    ).passed  # a crop also of the model's own size
 
 
 def test_best_classes_come_first_with_their_labels(served):
@@ -189,24 +188,10 @@ def test_signature_of_pixels_is_converted_to_litert(served):
     assert [one["labels"][0, 0].decode() for one in found] == [LABELS[one.argmax()] for one in wanted]
 
 
-def test_session_of_tensorflow_1_answers_as_keras(served):
-    spec, place, _ = served
-    runtime = open_runtime(place)
-    pixels = np.stack([picture(20, 28, seed=n) for n in range(4)])
-    wanted = inference_model(spec.model)(numpy(spec.model.preprocessing(pixels)), training=False)
-    found = runtime.run(pixels)
-    np.testing.assert_allclose(found["logits"], wanted["logits"], atol=CLOSE)
-    np.testing.assert_allclose(found["features"], wanted["features"], atol=CLOSE)
-    photos = runtime.photos([FILES[0], b"text"])
-    np.testing.assert_allclose(photos["scores"][0], softmax(logits(spec.model, PICTURES[0])), atol=CLOSE)
-    assert photos["status"].tolist() == [b"ok", b"not a JPEG or PNG"]
-    assert runtime.name == f"tensorflow {tf.__version__}"
-
-
 def test_compiled_network_answers_as_keras(compiled):
     """Of one, three and no photo, each of which XLA compiles, by either loader, and a bad one among them."""
     spec, place, loaded = compiled
-    signatures, runtime = loaded.signatures, open_runtime(place)
+    signatures, runtime = loaded.signatures, SavedModel().open_runtime(place)
     wanted = [sigmoid(logits(spec.model, pixels)) for pixels in PICTURES[:2]]
     found = runtime.photos(FILES[:1])
     np.testing.assert_allclose(found["scores"], wanted[:1], atol=CLOSE)
@@ -271,7 +256,7 @@ def test_model_without_a_head_serves_features_alone(tmp_path):
     found = signatures["serving_default"](image_bytes=tf.constant([*FILES[:2], b""]))
     np.testing.assert_allclose(found["features"][1], logits(spec.model, PICTURES[1]), atol=CLOSE)
     assert not found["features"][2].numpy().any()
-    assert set(open_runtime(tmp_path / "1").photos(FILES[:1])) == {"features", "status"}
+    assert set(SavedModel().open_runtime(tmp_path / "1").photos(FILES[:1])) == {"features", "status"}
 
 
 def test_model_of_any_size_takes_pixels_of_any_size(tmp_path):
@@ -284,7 +269,7 @@ def test_model_of_any_size_takes_pixels_of_any_size(tmp_path):
         logits(spec.model, pixels),
         atol=CLOSE,
     )
-    assert open_runtime(tmp_path / "1").photos is None
+    assert SavedModel().open_runtime(tmp_path / "1").photos is None
 
 
 def test_sigmoid_scores_come_of_the_logits(compiled):

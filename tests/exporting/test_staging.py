@@ -9,7 +9,8 @@ import threading
 import pytest
 from forks import forked
 
-from keras_vit.exporting.staging import check_served, publish_absent, publish_files, publish_version, staging
+from keras_vit.exporting.staging import check_served, publish_absent, publish_files, publish_version
+from keras_vit.files import staging
 
 
 @pytest.fixture(params=[0o022, 0o027], ids=oct)

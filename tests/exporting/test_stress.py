@@ -39,7 +39,9 @@ class Server:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     model = lively("Ti/16", small=True)
-    report = export(model, tmp_path_factory.mktemp("stress") / "served", top_k=3, max_batch=300, verify=False)
+    report = export(
+        model, tmp_path_factory.mktemp("stress") / "served", verify=False, options={"top_k": 3, "max_batch": 300}
+    )
     return Server(report.path)
 
 

@@ -9,7 +9,7 @@ from conftest import GOLDEN, assert_one_line, numpy
 
 import keras_vit
 from keras_vit.checks import ArgumentError
-from keras_vit.exporting.formats import FORMATS, find_format
+from keras_vit.exporting.formats import FORMATS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")
 TOWERS = GOLDEN / "text" / "towers"
@@ -28,9 +28,9 @@ def file_of(tower, tmp_path_factory):
 
     @functools.cache
     def file_of(form):
-        place = tmp_path_factory.mktemp(form) / f"words{FORMATS[form]}"
-        report = keras_vit.export(tower, place, batch_size="any" if form == "litert" else None)
-        return report, find_format(form).open_runtime(report.path).run
+        place = tmp_path_factory.mktemp(form) / f"words{FORMATS[form].extension}"
+        report = keras_vit.export(tower, place, options={"batch_size": "any"} if form == "litert" else None)
+        return report, FORMATS[form].open_runtime(report.path).run
 
     return file_of
 
@@ -98,9 +98,10 @@ def test_file_names_its_input(form, tower, file_of):
 
 
 def test_what_no_text_tower_can_be_written_from_is_refused(tower, tmp_path):
-    for options in ({"labels": ["a"]}, {"images": tmp_path}, {"image_size": "any"}, {"activation": "sigmoid"}):
+    of_images = {"image_size": "any"}, {"activation": "sigmoid"}
+    for given in ({"labels": ["a"]}, {"images": tmp_path}, *({"options": options} for options in of_images)):
         with pytest.raises(ArgumentError, match="is for models of images"):
-            keras_vit.export(tower, tmp_path / "x.onnx", **options)
+            keras_vit.export(tower, tmp_path / "x.onnx", **given)
     with pytest.raises(ValueError, match="one row for each text"):
         keras_vit.export(keras_vit.build_text(SMALL, pooling="none"), tmp_path / "x.onnx")
     with pytest.raises(ArgumentError, match="float32, bfloat16 or float16"):
@@ -148,7 +149,7 @@ def test_zero_shot_classifier_is_exported_like_any_other(form, name, tmp_path):
     names = ["cat", "red car", "two dogs"]
     model = keras_vit.zero_shot(TOWERS / name, classes=names)
     kind = "sigmoid" if name == "hf_siglip" else "softmax"
-    report = keras_vit.export(model, tmp_path / f"zero{FORMATS[form]}", activation=kind)
+    report = keras_vit.export(model, tmp_path / f"zero{FORMATS[form].extension}", options={"activation": kind})
     assert report.top1_agreement == 1
     assert all(drift.within for drift in report.drift)
     assert {"logits", "scores"} <= {drift.output for drift in report.drift}
@@ -161,7 +162,7 @@ def test_towers_of_other_families_are_compared_in_every_format(form, name, tmp_p
     index = json.loads((TOWERS / "index.json").read_text())[name]
     given = {field: index[key] for field, key in (("num_heads", "heads"), ("max_length", "length")) if key in index}
     model = keras_vit.build_text(weights=TOWERS / name, **given)
-    for precision in find_format(form).PRECISIONS:
+    for precision in FORMATS[form].precisions:
         if (form, precision) != ("saved_model", "int8"):
-            report = keras_vit.export(model, tmp_path / f"{precision}{FORMATS[form]}", precision=precision)
+            report = keras_vit.export(model, tmp_path / f"{precision}{FORMATS[form].extension}", precision=precision)
             assert all(drift.within for drift in report.drift)

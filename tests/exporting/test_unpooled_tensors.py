@@ -67,7 +67,7 @@ def test_weights_of_an_onnx_graph_are_no_arrays_while_it_is_made():
 
 KEEPS = """
 import keras_vit
-from keras_vit.exporting.budget import give_weights_back
+from keras_vit.exporting.budget import trim_weight_memory
 from keras_vit.exporting.folding import fold
 from keras_vit.model.precision import with_dtype
 
@@ -79,7 +79,7 @@ model = keras_vit.build("S/16", input_shape=(224, 224, 3))
 for copied in (lambda: fold(model)[0], lambda: with_dtype(model, "float32")):
     copy = copied()
     del copy
-    give_weights_back(model)
+    trim_weight_memory(model)
     print(resident())
 """
 

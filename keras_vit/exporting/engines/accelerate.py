@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.cache import DEFAULT_CACHE
 from keras_vit.checks import check_choice, check_positive_int, check_threads, with_parameters
 from keras_vit.exporting.budget import max_repeats
-from keras_vit.exporting.engines.cache import DEFAULT_CACHE, EngineCache, Request, open_cache
+from keras_vit.exporting.engines.cache import EngineCache, Request, open_cache
 from keras_vit.exporting.engines.engine import Engine, EngineReport
 from keras_vit.exporting.engines.runtimes import (
     ALL,
@@ -25,7 +26,8 @@ from keras_vit.exporting.engines.runtimes import (
     with_preprocessing,
 )
 from keras_vit.exporting.export import check_exportable, select_photos
-from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, onnx
+from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
+from keras_vit.exporting.formats.onnx import Onnx
 from keras_vit.exporting.report import Drift, ExportError, Runtime
 from keras_vit.exporting.request import check_backend
 from keras_vit.exporting.sample_photos import Photos, resize_photos
@@ -257,8 +259,8 @@ class _Comparison:
         check_available("onnxruntime", self.precision, self.threads, is_quantized(self.model))
         photos, calibration = self._photos("onnxruntime")
         spec = self._task("onnxruntime", calibration)
-        onnx.write(spec, place)
-        self._compare("onnxruntime", onnx.open_runtime(place, self.threads), photos, spec)
+        Onnx().write(spec, place)
+        self._compare("onnxruntime", Onnx().open_runtime(place, self.threads), photos, spec)
 
     def _compare(self, engine: str, runtime: Runtime, photos: list[np.ndarray], spec: ExportSpec) -> None:
         on_pixels = with_preprocessing(runtime, self.model.preprocessing)
@@ -325,15 +327,11 @@ class _Comparison:
             model=in_precision(self.original, self.precision) if in_keras else self.original,
             precision=self.precision,
             labels=None,
-            top_k=0,
             activation=_activation(self.model),
             name=re.sub(r"\W+", "_", self.model.name),
-            max_bytes=MAX_BYTES,
-            max_pixels=MAX_PIXELS,
-            max_batch=MAX_BATCH,
-            opset=OPSET,
             jit_compile=engine == "xla",
             calibration_photos=preprocess_input(calibration, self.model.preprocessing),
+            top_k=0,
             takes="images",
         )
 

@@ -7,8 +7,8 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import io
 import json
+import math
 import os
 import warnings
 from pathlib import Path
@@ -17,22 +17,19 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import cores
-from keras_vit.exporting.engines.artifact_cache import LIMIT, ArtifactCache, Store, max_bytes_kept
+from keras_vit.cache import Cache, Store, chosen_dir
+from keras_vit.checks import cores, cpu_fingerprint
 from keras_vit.exporting.engines.engine import EngineReport
 from keras_vit.exporting.engines.runtimes import engine_writer, is_calibrated, load_engine
 from keras_vit.exporting.export import MAX_PHOTOS
 from keras_vit.exporting.report import Drift, Runtime
 from keras_vit.exporting.sample_photos import Photos, photos_fingerprint
-from keras_vit.files import expand_path
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_access import has_user_code, model_fingerprint
-from keras_vit.pages.formatting import printable
-from keras_vit.processor import cpu_fingerprint
-from keras_vit.weights.download.environment import engines_dir
 
-DEFAULT_CACHE = "default"
-_FORMAT = 1  # version of what is kept
+LIMIT = "KERAS_VIT_ENGINES_GB"
+_DEFAULT_GB = 4.0  # ten B/16 in float32
+_FORMAT = 2  # version of what is kept
 _PACKAGES = ("numpy", "tensorflow", "openvino", "nncf", "onnx", "onnxruntime", "tf2onnx")
 _PACKAGE = Path(__file__).parents[2]
 
@@ -56,35 +53,38 @@ class EngineCache:
         request: a `Request`.
     """
 
-    def __init__(self, request: Request, artifacts: ArtifactCache, photos: str) -> None:
+    def __init__(self, request: Request, cache: Cache, photos: str) -> None:
         """Computes the fingerprint of the model as it is now, the software and the processor.
 
         Args:
             request: a `Request`.
-            artifacts: where entries are kept.
+            cache: where entries are kept.
             photos: fingerprint of the request's photos.
         """
-        self.request, self._artifacts, self._photos = request, artifacts, photos
+        self.request, self._cache, self._photos = request, cache, photos
         found = model_fingerprint(request.model)
         found.update(json.dumps([_FORMAT, _versions(), _sources(), cpu_fingerprint()]).encode())
         self._digest = found.hexdigest()
 
     def get(self) -> tuple[EngineReport, np.ndarray] | None:
         """The report of an earlier call with the same request, and a photo `(H, W, C)` that it compared."""
-        return self._artifacts.get_note(self._note_name(), _read_note)
+        return self._cache.get(self._report_name(), _read_report)
 
     def put(self, report: EngineReport, photo: np.ndarray) -> None:
         """Stores a report for `get`, unless its network could not be stored."""
-        if self._artifacts.fault is not None:
+        if self._cache.fault is not None:
             return
         facts = {**report.summary(), "kept_on": datetime.date.today().isoformat()}
-        file = io.BytesIO()
-        np.savez(file, report=np.frombuffer(json.dumps(facts).encode(), "uint8"), photo=photo)
-        self._artifacts.put_note(self._note_name(), file.getvalue())
+
+        def write(folder: Path) -> None:
+            (folder / "report.json").write_text(json.dumps(facts))
+            np.save(folder / "photo.npy", photo)
+
+        self._cache.put(self._report_name(), write)
 
     def open(self, engine: str) -> Runtime | None:
         """An engine with its cached network, if there is one."""
-        folder = None if engine_writer(engine) is None else self._artifacts.get(self._network_name(engine))
+        folder = None if engine_writer(engine) is None else self._cache.get(self._network_name(engine))
         if folder is None:
             return None
         try:
@@ -97,34 +97,35 @@ class EngineCache:
 
     def staging(self, engine: str) -> contextlib.AbstractContextManager[Store]:
         """Yields a `Store` for the network of an engine; it is cached at the end, if nothing was raised."""
-        return self._artifacts.staging(self._network_name(engine))
+        return self._cache.staging(self._network_name(engine))
 
     def remove(self, engine: str) -> None:
         """Removes the network of an engine, and the report."""
-        self._artifacts.remove(self._network_name(engine))
-        self._artifacts.remove(self._note_name())
+        self._cache.remove(self._network_name(engine))
+        self._cache.remove(self._report_name())
 
     def warn_unwritable(self) -> None:
         """Warns if something could not be stored."""
-        if self._artifacts.fault is not None:
-            warn_not_cached(self._artifacts.fault)
+        if self._cache.fault is not None:
+            why = f"{self._cache.fault_reason}. {LIMIT}=0 keeps none."
+            warnings.warn(f"the engine works, and is not kept for the next call: {why}", stacklevel=3)
 
     def _network_name(self, engine: str) -> str:
         precision = self.request.precision
         return self._name(engine, precision, self._photos if is_calibrated(engine, precision) else None)
 
-    def _note_name(self) -> str:
+    def _report_name(self) -> str:
         request = self.request
         options = request.engine, request.precision, request.threads, request.batch_size
-        return self._name("note", *options, self._photos, _hardware())
+        return self._name("report", *options, self._photos, _hardware())
 
     def _name(self, *facts: Any) -> str:
         return hashlib.sha256(json.dumps([self._digest, *facts]).encode()).hexdigest()
 
 
-def _read_note(content: bytes) -> tuple[EngineReport, np.ndarray]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        facts, photo = json.loads(arrays["report"].tobytes()), arrays["photo"]
+def _read_report(folder: Path) -> tuple[EngineReport, np.ndarray]:
+    facts = json.loads((folder / "report.json").read_text())
+    photo = np.load(folder / "photo.npy", allow_pickle=False)
     drift = tuple(Drift(**each) for each in facts.pop("drift"))
     report = EngineReport(**facts, drift=drift)
     str(report), report.line()  # which no report of other types can write
@@ -145,24 +146,30 @@ def open_cache(request: Request, cache: FilePath | None) -> EngineCache | None:
     """
     if cache is None or not (limit := max_bytes_kept()) or has_user_code(request.model):
         return None
-    if not str(cache):
-        raise ValueError("`cache` must be a folder, or `None` to keep nothing.\nReceived: cache=''.")
+    folder = chosen_dir(cache, "engines")
     try:
         photos = photos_fingerprint(request.images, MAX_PHOTOS)
     except (OSError, TypeError, ValueError):  # which raise again where they are read
         return None
+    return EngineCache(request, Cache(folder, limit, is_private=True), photos)
+
+
+def max_bytes_kept() -> int:
+    """The limit of the cache in bytes, by `KERAS_VIT_ENGINES_GB`; 0 keeps nothing.
+
+    Raises:
+        ValueError: if it is no number of gigabytes.
+    """
+    given = os.environ.get(LIMIT) or _DEFAULT_GB
     try:
-        artifacts = ArtifactCache(engines_dir() if cache == DEFAULT_CACHE else expand_path(cache), limit)
-    except OSError as error:
-        warn_not_cached(error)
-        return None
-    return EngineCache(request, artifacts, photos)
-
-
-def warn_not_cached(error: OSError) -> None:
-    """Warns that something is not stored, and why."""
-    reason = printable(error.strerror or str(error))
-    warnings.warn(f"the engine works, and is not kept for the next call: {reason}. {LIMIT}=0 keeps none.", stacklevel=3)
+        most = float(given) * 1e9
+    except ValueError:
+        most = math.nan
+    if not 0 <= most < math.inf:
+        raise ValueError(
+            f"{LIMIT} must be a number of gigabytes from 0, which keeps nothing, to 1e299.\nReceived: {LIMIT}={given}"
+        )
+    return int(most)
 
 
 def _hardware() -> list[Any]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int, check_process
-from keras_vit.exporting.model_function import OUTPUTS
 from keras_vit.exporting.report import Drift, Runtime, drift_rows, drift_table, markdown_table
+from keras_vit.exporting.spec import OUTPUTS
 from keras_vit.images.preprocessing import is_uint8, preprocess_input
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.input_checks import as_uint8, check_first_batch, check_shape, check_values, range_warning

@@ -11,17 +11,20 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit.cache import Store
 from keras_vit.checks import ArgumentError
 from keras_vit.exporting.budget import trim_weight_memory
-from keras_vit.exporting.engines.artifact_cache import Store
-from keras_vit.exporting.formats import ENGINES, OPSET, Format, check_engine, onnx, openvino
+from keras_vit.exporting.formats import ENGINES, Format, check_engine, openvino
+from keras_vit.exporting.formats.onnx import Onnx
+from keras_vit.exporting.formats.openvino import OpenVINO
 from keras_vit.exporting.model_function import input_spec, pixel_module
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.spec import ExportSpec
 from keras_vit.images.preprocessing import Preprocessing, preprocess_input
 
 ALL = ENGINES[1:]  # without "auto"
-_WRITERS: dict[str, Format] = {"openvino": openvino, "onnxruntime": onnx}  # by engine
+_ONNX, _OPENVINO = Onnx(), OpenVINO()
+_WRITERS: dict[str, Format] = {"openvino": _OPENVINO, "onnxruntime": _ONNX}  # by engine
 _FILE = "network.onnx"
 _EXTERNAL = os.name == "posix"  # whether weights have a file of their own, which is mapped; Windows cannot remove one
 
@@ -34,7 +37,7 @@ def engine_writer(engine: str) -> Format | None:
 def is_calibrated(engine: str, precision: str) -> bool:
     """Whether an engine, or any of them for `"auto"`, is calibrated on photos for a precision."""
     writers = [engine_writer(name) for name in (ALL if engine == "auto" else (engine,))]
-    return any(precision in writer.CALIBRATES for writer in writers if writer is not None)
+    return any(precision in writer.calibrates for writer in writers if writer is not None)
 
 
 def check_available(engine: str, precision: str, threads: int | None, quantized: bool) -> None:
@@ -60,7 +63,7 @@ def check_available(engine: str, precision: str, threads: int | None, quantized:
             f'Received: engine="{engine}". Pass the model that it was made from, and precision="int8".',
             parameters=("engine", "precision"),
         )
-    writer.check_packages(precision, OPSET)
+    writer.check_packages(precision)
     if (engine, precision) == ("openvino", "bfloat16"):
         openvino.check_bfloat16()
 
@@ -83,21 +86,21 @@ def open_engine(engine: str, spec: ExportSpec, threads: int | None, store: Store
     spec = dataclasses.replace(spec, portable=not openvino.adds_in_32_bits())
     if engine == "openvino":
         return openvino.compile_model(spec, threads, store)
-    if store is not None and (folder := store(lambda folder: onnx.write(spec, folder / _FILE, _EXTERNAL))):
+    if store is not None and (folder := store(lambda folder: _ONNX.write(spec, folder / _FILE, _EXTERNAL))):
         trim_weight_memory(spec.model)  # of the folded copy
-        return onnx.open_runtime(folder / _FILE, threads)
+        return _ONNX.open_runtime(folder / _FILE, threads)
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as temporary:
         place = Path(temporary, _FILE)
-        onnx.write(spec, place, _EXTERNAL)
+        _ONNX.write(spec, place, _EXTERNAL)
         trim_weight_memory(spec.model)
-        return onnx.open_runtime(place, threads)
+        return _ONNX.open_runtime(place, threads)
 
 
 def load_engine(engine: str, folder: Path, threads: int | None, precision: str) -> Runtime:
     """What `open_engine` returned, from the folder of its network: `"openvino"` or `"onnxruntime"`."""
     if engine == "openvino":
         return openvino.load_compiled(folder, threads, precision)
-    return onnx.open_runtime(folder / _FILE, threads)
+    return _ONNX.open_runtime(folder / _FILE, threads)
 
 
 def _in_tensorflow(spec: ExportSpec) -> Runtime:

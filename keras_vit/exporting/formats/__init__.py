@@ -1,63 +1,26 @@
 """The formats of `export`, and what can be chosen for an export and an engine; without Keras, for the command line.
 
-A format is a row of `FORMATS` and the module of that name in this folder, which has what `Format` declares.
+A format is an object of `FORMATS`; `Format` says what it has.
 """
 
-import importlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
-
 from keras_vit.checks import ArgumentError
+from keras_vit.exporting.formats.format import ACTIVATIONS, PRECISIONS, Format, Options
+from keras_vit.exporting.formats.litert import LiteRT
+from keras_vit.exporting.formats.onnx import Onnx
+from keras_vit.exporting.formats.openvino import OpenVINO
+from keras_vit.exporting.formats.saved_model import SavedModel
 
-if TYPE_CHECKING:
-    from keras_vit.exporting.report import Runtime
-    from keras_vit.exporting.spec import ExportSpec
+__all__ = ["ACTIVATIONS", "ENGINES", "ENGINE_PRECISIONS", "FORMATS", "PRECISIONS", "Format", "Options", "check_engine"]
 
-FORMATS = {  # ends of files' names; none for a folder with a version for each export
-    "saved_model": "",
-    "onnx": ".onnx",
-    "litert": ".tflite",
-    "openvino": ".xml",
-}
-PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+_ALL: list[Format] = [
+    SavedModel(),
+    Onnx(),
+    LiteRT(),
+    OpenVINO(),
+]
+FORMATS = {format.name: format for format in _ALL}
 ENGINES = ("auto", "tensorflow", "xla", "openvino", "onnxruntime")
 ENGINE_PRECISIONS = ("float32", "bfloat16", "int8")
-ACTIVATIONS = ("softmax", "sigmoid")  # from logits to scores
-MAX_BYTES = 8 * 2**20  # of one image file
-MAX_PIXELS = 12 * 2**20  # of one image; a phone takes 4032 x 3024, a few more would be 100 MB above the base
-MAX_BATCH = 128  # images of one call; 128 of 224 x 224 are 77 MB as float32
-OPSET = 18  # of ONNX
-
-
-class Format(Protocol):
-    """The module of a format.
-
-    Attributes:
-        PRECISIONS: precisions that the format has.
-        CALIBRATES: those of them that are calibrated on photos.
-        FOLDS: those of them in which `write` passes its spec to `folded_spec`.
-    """
-
-    PRECISIONS: tuple[str, ...]
-    CALIBRATES: tuple[str, ...]
-    FOLDS: tuple[str, ...]
-
-    def check_packages(self, precision: str, opset: int) -> None:
-        """Raises `ImportError` if a package is missing that writes or opens a file of this precision and opset."""
-
-    def write(self, spec: "ExportSpec", place: Path) -> None:
-        """Writes the file or the folder `place`, which does not exist."""
-
-    def is_own_file(self, file: Path) -> bool:
-        """Whether a file, or one of its data, carries the mark of `write`."""
-
-    def open_runtime(self, place: Path) -> "Runtime":
-        """Opens what `write` wrote in the software that will serve it."""
-
-    def load_snippet(self, name: str) -> str | None:
-        """The line of Python that opens the file `name` in the precision that it was compared in, if one is needed."""
-
-
 _UNSUPPORTED = {
     ("onnxruntime", "bfloat16"): ("ONNX Runtime has no bfloat16 on a CPU", 'precision="float32" or "int8"'),
 }
@@ -78,8 +41,3 @@ def check_engine(engine: str, precision: str, threads: int | None) -> None:
             'pass engine="openvino" or "onnxruntime".',
             parameters=("threads", "engine"),
         )
-
-
-def find_format(name: str) -> Format:
-    """The module of a format, by its name in `FORMATS`."""
-    return cast(Format, importlib.import_module(f"{__name__}.{name}"))

@@ -6,6 +6,7 @@ int8 is for dense layers and convolutions. Weights have a scale for each output 
 that is calibrated on photos. Norms, softmax, GELU and the products of attention stay in float32.
 """
 
+import dataclasses
 import json
 import os
 import tempfile
@@ -17,19 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import ArgumentError, install_hint
-from keras_vit.exporting.folding import folded_spec
-from keras_vit.exporting.model_function import OUTPUTS, pixel_function
+from keras_vit.checks import ArgumentError, check_positive_int, install_hint
+from keras_vit.exporting.formats.format import Format, Options
 from keras_vit.exporting.report import ExportError, Runtime
-from keras_vit.exporting.spec import ExportSpec
+from keras_vit.exporting.spec import OUTPUTS, ExportSpec
 from keras_vit.files import open_regular
 from keras_vit.silence import silence
 
-PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
-CALIBRATES: tuple[str, ...] = ("int8",)
-# Not in int8: with folding, Ti/16 with gains of 0.5 to 2 is off by 0.025 of its deviation, without by 0.022. The model
-# of 600 digits is off by 0.012 either way.
-FOLDS: tuple[str, ...] = ("float32", "float16")
 LABELS, METADATA = "labels.txt", "metadata.json"  # in the archive at the end of the file
 _MOST_METADATA = 1 << 24  # bytes; 21,843 labels are 1 MB
 MAX_BYTES = 2**31 - 2**26  # of weights: a flatbuffer holds 2 GB, of which 64 MB are for the rest
@@ -42,83 +37,79 @@ _INT8_OPERATORS = ("CONV_2D", "FULLY_CONNECTED")
 _PHOTOS = 32  # to calibrate on; B/16 takes a second or more for each in the calibrating interpreter
 
 
-def write(spec: ExportSpec, place: Path) -> None:
-    """Writes one file with the signature `pixels`: uint8 `(B, H, W, C)` to the dict of a `pixel_module`.
+@dataclasses.dataclass(frozen=True)
+class LiteRTOptions(Options):
+    """The options of LiteRT."""
 
-    Of a text tower the signature is `ids`, int32 `(B, T)`. B is the spec's `batch_size`. Outputs have the order of
-    `OUTPUTS`.
+    batch_size: int | str = 1
 
-    A ZIP archive with `labels.txt`, a label on each line, and `metadata.json` is appended, as TensorFlow Lite appends
-    associated files. Interpreters do not see it, and any program for ZIP files opens it.
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size != "any":
+            check_positive_int("batch_size", self.batch_size)
 
-    Args:
-        spec: an `ExportSpec`.
-        place: path of the new file.
-
-    Raises:
-        ValueError: if the file would be larger than the format can be, or Keras has quantised the model.
-        ExportError: if a part of the model has no built-in operation.
-        ImportError: without ai-edge-litert.
-    """
-    check_packages(spec.precision, spec.opset)
-    _check_size(spec)
-    content = _order_outputs(_convert(spec, place.parent))
-    place.write_bytes(content)
-    _append_files(spec, place)
+    def of_spec(self, any_size: bool) -> dict[str, Any]:
+        return {"batch_size": None if any_size or self.batch_size == "any" else int(self.batch_size)}
 
 
-def is_own_file(file: Path) -> bool:
-    """Whether `write` wrote a file."""
-    try:
-        with open_regular(file) as opened, zipfile.ZipFile(opened) as archive, archive.open(METADATA) as member:
-            return b'"keras_vit": ' in member.read(_MOST_METADATA)
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
-        return False
+class LiteRT(Format):
+    """The format; its shapes may be static."""
 
+    name, title, extension = "litert", "LiteRT", ".tflite"
+    precisions = ("float32", "float16", "int8")
+    calibrates = ("int8",)
+    # Not in int8: with folding, Ti/16 with gains of 0.5 to 2 is off by 0.025 of its deviation, without by 0.022. The
+    # model of 600 digits is off by 0.012 either way.
+    folds = ("float32", "float16")
+    Options = LiteRTOptions
 
-def check_packages(precision: str, opset: int) -> None:
-    """Raises `ImportError` if a package is missing.
+    def write(self, spec: ExportSpec, place: Path) -> None:
+        """Writes one file with the signature `pixels`: uint8 `(B, H, W, C)` to the dict of a `pixel_module`.
 
-    Args:
-        precision: of the file to be.
-        opset: of ONNX, nothing here.
-    """
-    _interpreter()
+        Of a text tower the signature is `ids`, int32 `(B, T)`. B is the spec's `batch_size`. Outputs have the order of
+        `OUTPUTS`.
 
+        A ZIP archive with `labels.txt`, a label on each line, and `metadata.json` is appended, as TensorFlow Lite
+        appends associated files. Interpreters do not see it, and any program for ZIP files opens it.
+        """
+        self.check_packages(spec.precision)
+        _check_size(spec)
+        content = _order_outputs(_convert(spec, self.folds, place.parent))
+        place.write_bytes(content)
+        _append_files(spec, place)
 
-def open_runtime(place: Path) -> Runtime:
-    """Opens the file in LiteRT's interpreter, on all cores, with XNNPACK by default.
+    def is_own_file(self, file: Path) -> bool:
+        try:
+            with open_regular(file) as opened, zipfile.ZipFile(opened) as archive, archive.open(METADATA) as member:
+                return b'"keras_vit": ' in member.read(_MOST_METADATA)
+        except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+            return False
 
-    Args:
-        place: path of a file that `write` made.
+    def check_packages(self, precision: str) -> None:
+        _interpreter()
 
-    Raises:
-        ImportError: without ai-edge-litert.
-    """
-    with silence():
-        package, interpreter_class = _interpreter()
-        interpreter = interpreter_class(str(place), num_threads=os.cpu_count())
-        interpreter.allocate_tensors()  # which prints a line about its delegate
-        answer = interpreter.get_signature_runner()
-    ((takes, details),) = answer.get_input_details().items()
-    size = int(details["shape_signature"][0])  # -1 for any
+    def open_runtime(self, place: Path) -> Runtime:
+        """Opens the file in LiteRT's interpreter, on all cores, with XNNPACK by default."""
+        with silence():
+            package, interpreter_class = _interpreter()
+            interpreter = interpreter_class(str(place), num_threads=os.cpu_count())
+            interpreter.allocate_tensors()  # which prints a line about its delegate
+            answer = interpreter.get_signature_runner()
+        ((takes, details),) = answer.get_input_details().items()
+        size = int(details["shape_signature"][0])  # -1 for any
 
-    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        """Runs batches of the size that the file takes; the last one is padded."""
-        if size < 0:
-            return answer(**{takes: pixels})
-        parts = []
-        for start in range(0, len(pixels), size):
-            part = pixels[start : start + size]
-            found = answer(**{takes: np.resize(part, (size, *part.shape[1:]))})
-            parts.append({name: array[: len(part)].copy() for name, array in found.items()})
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
+            """Runs batches of the size that the file takes; the last one is padded."""
+            if size < 0:
+                return answer(**{takes: pixels})
+            parts = []
+            for start in range(0, len(pixels), size):
+                part = pixels[start : start + size]
+                found = answer(**{takes: np.resize(part, (size, *part.shape[1:]))})
+                parts.append({name: array[: len(part)].copy() for name, array in found.items()})
+            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    return Runtime(f"LiteRT {package.__version__}", run)
-
-
-def load_snippet(name: str) -> None:
-    """Nothing: every interpreter computes in the precision of the file."""
+        return Runtime(f"LiteRT {package.__version__}", run)
 
 
 def _interpreter() -> tuple[Any, Any]:
@@ -144,12 +135,15 @@ def _check_size(spec: ExportSpec) -> None:
         )
 
 
-def _convert(spec: ExportSpec, folder: Path) -> bytes:
+def _convert(spec: ExportSpec, folds: Sequence[str], folder: Path) -> bytes:
     """The file's bytes; intermediate ones are written to a folder below `folder`."""
     import tensorflow as tf
 
+    from keras_vit.exporting.folding import folded_spec
+    from keras_vit.exporting.model_function import pixel_function
+
     with silence():  # Keras reads weights in a way that NumPy warns about
-        function = pixel_function(folded_spec(spec, FOLDS))
+        function = pixel_function(folded_spec(spec, folds))
     concrete = function.get_concrete_function()
     with tempfile.TemporaryDirectory(prefix=".litert-", dir=folder) as saved, silence():
         holder = tf.Module()

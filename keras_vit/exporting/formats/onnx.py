@@ -4,132 +4,98 @@ tf2onnx converts the function with its weights as arguments, so that the graph s
 weights are put in afterwards, one by one; above 2 GB they go into a second file. ONNX Runtime opens the file.
 """
 
+import dataclasses
 import math
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import ArgumentError
-from keras_vit.exporting.folding import folded_spec
+from keras_vit.checks import ArgumentError, check_positive_int
+from keras_vit.exporting.formats.format import Format, Options
 from keras_vit.exporting.onnx_graph import FIRST_OPSET, Graph, Proto, Weight, convert_model, replace_field
 from keras_vit.exporting.onnx_session import open_session, require_packages
 from keras_vit.exporting.report import ExportError, Runtime
-from keras_vit.exporting.spec import ExportSpec
+from keras_vit.exporting.spec import OPSET, ExportSpec
 from keras_vit.exporting.staging import has_mark, read_tail, write_mark
 from keras_vit.files import read_head
 from keras_vit.silence import silence
 
-PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
-CALIBRATES: tuple[str, ...] = ()
-FOLDS = PRECISIONS
+OPSETS = range(13, 19)  # that tf2onnx 1.17 writes, and files of this package are tested in
 _METADATA = 1 << 23  # bytes at the end of a file, by which int8 of earlier versions is known; 21,843 labels are 1 MB
-LOWEST_OPSET = 13
 _LARGEST_HALF = float(np.finfo("float16").max)
 LARGEST_FILE = 2**31 - 2**24  # bytes of weights in one message; the rest is for the graph
 _ALIGNMENT = 2**16  # bytes; what every system can map a file at
 
 
-def write(spec: ExportSpec, place: Path, external_data: bool = False) -> None:
-    """Writes `place`, and above 2 GB of weights also `{place.name}.data`.
+@dataclasses.dataclass(frozen=True)
+class OnnxOptions(Options):
+    """The options of ONNX."""
 
-    Args:
-        spec: an `ExportSpec`, with a model in float32.
-        place: path of the new file; it may be moved afterwards, together with its data, under the same names.
-        external_data: whether weights below 2 GB get that file too: writing B/16 in float32 then takes 0.7 GB less
-            memory. int8 has its own rule.
+    opset: int = OPSET
 
-    Raises:
-        ValueError: for an opset that cannot be.
-        ImportError: if a package of ONNX is missing.
-        ExportError: if the file would not be valid ONNX.
-    """
-    check_packages(spec.precision, spec.opset)
-    with silence():
-        # LayerNormalization needs a weight, if only ones. Below that opset a norm is many nodes, fewer without weights.
-        graph = convert_model(folded_spec(spec, FOLDS, bare=spec.opset < FIRST_OPSET))
-        check_graph(graph.proto, spec.opset)
-        if spec.precision == "float16":
-            graph = to_float16(graph)
-        if spec.precision == "int8":
-            write_int8(graph, place)
-        else:
-            save(graph, place, external_data)
-        del graph  # frees its memory before the checker reads the file
-    if (data := place.with_name(f"{place.name}.data")).exists():
-        write_mark(data)
-    check_file(place, spec.opset)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if check_positive_int("opset", self.opset) not in OPSETS:
+            raise ArgumentError(
+                f"`opset` must be from {OPSETS[0]} to {OPSETS[-1]}, which tf2onnx can write.\n"
+                f"Received: opset={self.opset}.",
+                parameters=("opset",),
+            )
+
+    def of_spec(self, any_size: bool) -> dict[str, Any]:
+        return {"opset": int(self.opset)}
 
 
-def is_own_file(file: Path) -> bool:
-    """Whether `write` wrote a file, or the data of one."""
-    producer = re.match(rb"\x08.\x12\x09keras_vit", read_head(file) or b"", re.DOTALL)  # its first two fields
-    return producer is not None or b"\x0a\x09keras_vit\x12" in read_tail(file, _METADATA) or has_mark(file)
+class Onnx(Format):
+    """The format; weights are put into the graph one by one."""
 
+    name, title, extension = "onnx", "ONNX", ".onnx"
+    precisions = folds = ("float32", "float16", "int8")
+    Options = OnnxOptions
 
-def check_packages(precision: str, opset: int) -> None:
-    """Raises if a package is missing, or cannot write an opset.
+    def write(self, spec: ExportSpec, place: Path, external_data: bool = False) -> None:
+        """Writes `place`, and above 2 GB of weights also `{place.name}.data`.
 
-    Args:
-        precision: of the file to be.
-        opset: of ONNX.
+        Args:
+            spec: an `ExportSpec`, with a model in float32.
+            place: path of the new file; it may be moved afterwards, together with its data, under the same names.
+            external_data: whether weights below 2 GB get that file too: writing B/16 in float32 then takes 0.7 GB less
+                memory. int8 has its own rule.
+        """
+        from keras_vit.exporting.folding import folded_spec
 
-    Raises:
-        ValueError: for the opset.
-        ImportError: for a package.
-    """
-    require_packages("onnx", "onnxruntime", "tf2onnx")
-    check_opset(opset)
+        self.check_packages(spec.precision)
+        with silence():
+            # LayerNormalization needs a weight, if only ones. Below that opset a norm is many nodes, and without
+            # weights there are fewer.
+            graph = convert_model(folded_spec(spec, self.folds, bare=spec.opset < FIRST_OPSET))
+            if spec.precision == "float16":
+                graph = to_float16(graph)
+            if spec.precision == "int8":
+                write_int8(graph, place)
+            else:
+                save(graph, place, external_data)
+            del graph  # frees its memory before the checker reads the file
+        if (data := place.with_name(f"{place.name}.data")).exists():
+            write_mark(data)
+        check_file(place, spec.opset)
 
+    def is_own_file(self, file: Path) -> bool:
+        producer = re.match(rb"\x08.\x12\x09keras_vit", read_head(file) or b"", re.DOTALL)  # its first two fields
+        return producer is not None or b"\x0a\x09keras_vit\x12" in read_tail(file, _METADATA) or has_mark(file)
 
-def open_runtime(place: Path, threads: int | None = None) -> Runtime:
-    """Opens the file in ONNX Runtime; arguments and errors are those of `open_session`."""
-    return open_session(place, threads).runtime
+    def check_packages(self, precision: str) -> None:
+        require_packages("onnx", "onnxruntime", "tf2onnx")
 
-
-def load_snippet(name: str) -> None:
-    """Nothing: ONNX Runtime computes in the precision of the file."""
-
-
-def highest_opset() -> int:
-    """The highest opset that both tf2onnx and the onnx package know."""
-    import onnx.defs
-    from tf2onnx.constants import OPSET_TO_IR_VERSION
-
-    return min(max(OPSET_TO_IR_VERSION), onnx.defs.onnx_opset_version())
-
-
-def check_opset(opset: int) -> None:
-    """Raises for an opset that cannot be converted to."""
-    highest = highest_opset()
-    if not LOWEST_OPSET <= opset <= highest:
-        raise ArgumentError(
-            f"`opset` must be from {LOWEST_OPSET} to {highest}, which tf2onnx can write.\nReceived: opset={opset}.",
-            parameters=("opset",),
-        )
-
-
-def check_graph(proto: Proto, opset: int) -> None:
-    """Raises if a node is not of the standard operators of an opset.
-
-    Args:
-        proto: an `onnx.ModelProto`.
-        opset: of the standard domain.
-    """
-    unknown = sorted({_operator_name(node) for node in _nodes(proto.graph) if not _is_standard(node, opset)})
-    declared = {entry.domain: entry.version for entry in proto.opset_import}
-    if unknown or declared != {"": opset}:
-        raise ExportError(
-            f"every operator must be one of ONNX's own at opset {opset}, so that any runtime takes the file.\n"
-            f"Received: {', '.join(unknown) or 'none other'}, with opsets {declared}."
-        )
+    def open_runtime(self, place: Path, threads: int | None = None) -> Runtime:
+        return open_session(place, threads).runtime
 
 
 def check_file(place: Path, opset: int) -> None:
-    """Raises unless the ONNX checker finds a file valid, shapes and types included.
+    """Raises unless the ONNX checker finds a file valid, with shapes, types, and standard operators of an opset alone.
 
     Args:
         place: path of the file.
@@ -138,28 +104,15 @@ def check_file(place: Path, opset: int) -> None:
     import onnx
 
     try:
-        onnx.checker.check_model(str(place), full_check=True)
+        onnx.checker.check_model(str(place), full_check=True, check_custom_domain=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ExportError(f"the ONNX checker must find the file valid.\nReceived: {place}: {error}") from error
-    check_graph(onnx.load(str(place), load_external_data=False), opset)
-
-
-def _nodes(graph: Proto) -> Iterator[Proto]:
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes(inner)
-
-
-def _is_standard(node: Proto, opset: int) -> bool:
-    import onnx.defs
-
-    return not node.domain and onnx.defs.has(node.op_type, opset)
-
-
-def _operator_name(node: Proto) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    declared = onnx.load(str(place), load_external_data=False).opset_import
+    if [(entry.domain, entry.version) for entry in declared] != [("", opset)]:
+        raise ExportError(
+            f"every operator must be one of ONNX's own at opset {opset}, so that any runtime takes the file.\n"
+            f"Received: opsets {[(entry.domain, entry.version) for entry in declared]}."
+        )
 
 
 def to_float16(graph: Graph) -> Graph:

@@ -15,20 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import ArgumentError, install_hint, with_parameters
+from keras_vit.cache import Store
+from keras_vit.checks import ArgumentError, install_hint, processor_flags, with_parameters
 from keras_vit.exporting.budget import trim_weight_memory
-from keras_vit.exporting.engines.artifact_cache import Store
-from keras_vit.exporting.folding import folded_spec
-from keras_vit.exporting.model_function import OUTPUTS, pixel_function
+from keras_vit.exporting.formats.format import Format
 from keras_vit.exporting.report import ExportError, Runtime
-from keras_vit.exporting.spec import ExportSpec
+from keras_vit.exporting.spec import OUTPUTS, ExportSpec
 from keras_vit.exporting.staging import has_mark, read_tail, write_mark
-from keras_vit.processor import processor_flags
 from keras_vit.silence import silence
 
-PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
-CALIBRATES: tuple[str, ...] = ("int8",)
-FOLDS: tuple[str, ...] = (*PRECISIONS, "bfloat16")  # an engine has it
 # SmoothQuant's exponent. Mean difference of logits as a share of their deviation, of a model with widths of 12: 0.019.
 # Without it 0.021, with NNCF's 0.95 for transformers 0.024. With 0.5: 600 digits 0.012 (accuracy 0.948, as in float32),
 # Ti/16 randomly initialised 0.030.
@@ -54,34 +49,49 @@ _IN_ROWS = (
 )  # that treat each row by itself
 
 
-def write(spec: ExportSpec, place: Path) -> None:
-    """Writes `NAME.xml` and `NAME.bin`: uint8 `(B, H, W, C)` named `pixels` to the outputs of a `pixel_module`.
+class OpenVINO(Format):
+    """The format; a file is two, the graph and its weights."""
 
-    In the file's runtime information, `model_info` holds labels and preprocessing under the keys of OpenVINO's Model
-    API. `keras_vit` holds all of `spec.metadata()` as JSON, and `runtime_options` the precision to compute floats in.
+    name, title, extension = "openvino", "OpenVINO", ".xml"
+    precisions = ("float32", "float16", "int8")
+    calibrates = ("int8",)
+    folds = (*precisions, "bfloat16")  # an engine has it
 
-    Args:
-        spec: an `ExportSpec`.
-        place: path of the new `.xml`.
+    def write(self, spec: ExportSpec, place: Path) -> None:
+        """Writes `NAME.xml` and `NAME.bin`: uint8 `(B, H, W, C)` named `pixels` to the outputs of a `pixel_module`.
 
-    Raises:
-        ValueError: if Keras has quantised the model.
-        ExportError: if OpenVINO does not take the model.
-        ImportError: without OpenVINO or, for int8, NNCF.
-    """
-    openvino, network = _openvino(), _convert(spec)
-    with silence(), _without_telemetry(), _as_export_error(spec):
-        for path, value in _runtime_info(spec).items():
-            network.set_rt_info(value, list(path))
-        openvino.save_model(network, str(place), compress_to_fp16=spec.precision == "float16")
-    write_mark(place.with_suffix(".bin"))
+        In the file's runtime information, `model_info` holds labels and preprocessing under the keys of OpenVINO's
+        Model API. `keras_vit` holds all of `spec.metadata()` as JSON, and `runtime_options` the precision to compute
+        floats in.
+        """
+        openvino, network = _openvino(), _convert(spec)
+        with silence(), _without_telemetry(), _as_export_error(spec):
+            for path, value in _runtime_info(spec).items():
+                network.set_rt_info(value, list(path))
+            openvino.save_model(network, str(place), compress_to_fp16=spec.precision == "float16")
+        write_mark(place.with_suffix(".bin"))
 
+    def is_own_file(self, file: Path) -> bool:
+        if file.suffix == ".bin":
+            return has_mark(file) or _is_unmarked_data(file)
+        return b"<keras_vit>" in read_tail(file, _MAX_BYTES)
 
-def is_own_file(file: Path) -> bool:
-    """Whether `write` wrote a file, or the data of one."""
-    if file.suffix == ".bin":
-        return has_mark(file) or _is_unmarked_data(file)
-    return b"<keras_vit>" in read_tail(file, _MAX_BYTES)
+    def check_packages(self, precision: str) -> None:
+        _openvino()
+        if precision == "int8":
+            _nncf()
+
+    def open_runtime(self, place: Path, threads: int | None = None) -> Runtime:
+        """Compiles the file for the processor, with floats in float32."""
+        try:
+            return _compile(str(place), threads, _FLOAT32)
+        except RuntimeError as error:
+            raise ExportError(
+                f"OpenVINO does not take the file that it wrote.\nReceived: {place}. It says: {error}"
+            ) from error
+
+    def load_snippet(self, name: str) -> str:
+        return f'openvino.compile_model({json.dumps(name, ensure_ascii=False)}, "CPU", {{"{_OPTION}": "{_FLOAT32}"}})'
 
 
 def compile_model(spec: ExportSpec, threads: int | None, store: Store | None = None) -> Runtime:
@@ -130,46 +140,6 @@ def _save(network: Any, place: Path) -> None:
         raise OSError("OpenVINO has not written all of it, as on a full disk")
 
 
-def check_packages(precision: str, opset: int) -> None:
-    """Raises `ImportError` if a package is missing.
-
-    Args:
-        precision: of the file to be.
-        opset: of ONNX, nothing here.
-    """
-    _openvino()
-    if precision == "int8":
-        _nncf()
-
-
-def load_snippet(name: str) -> str:
-    """The line of Python that opens a file in the precision that it was compared in.
-
-    Args:
-        name: of the file, with its folder.
-    """
-    return f'openvino.compile_model({json.dumps(name, ensure_ascii=False)}, "CPU", {{"{_OPTION}": "{_FLOAT32}"}})'
-
-
-def open_runtime(place: Path, threads: int | None = None) -> Runtime:
-    """Compiles the file for the processor, with floats in float32.
-
-    Args:
-        place: path of an `.xml` that `write` made, with its `.bin` in the same folder.
-        threads: number of threads; by default OpenVINO's choice.
-
-    Raises:
-        ExportError: if OpenVINO cannot compile it.
-        ImportError: without OpenVINO.
-    """
-    try:
-        return _compile(str(place), threads, _FLOAT32)
-    except RuntimeError as error:
-        raise ExportError(
-            f"OpenVINO does not take the file that it wrote.\nReceived: {place}. It says: {error}"
-        ) from error
-
-
 def read_metadata(place: Path) -> dict[str, Any]:
     """`ExportSpec.metadata()` in an `.xml`; empty if `write` did not write it."""
     try:
@@ -197,7 +167,7 @@ def adds_in_32_bits() -> bool:
 def _is_unmarked_data(file: Path) -> bool:
     """Whether the size of a data file is that of its graph's constants; earlier versions wrote no mark after them."""
     graph = file.with_suffix(".xml")
-    return is_own_file(graph) and file.is_file() and file.stat().st_size == _constants_size(graph)
+    return OpenVINO().is_own_file(graph) and file.is_file() and file.stat().st_size == _constants_size(graph)
 
 
 def _constants_size(graph: Path) -> int:
@@ -208,9 +178,12 @@ def _constants_size(graph: Path) -> int:
 
 def _convert(spec: ExportSpec) -> Any:
     """The model as a network of OpenVINO, with named outputs."""
+    from keras_vit.exporting.folding import folded_spec
+    from keras_vit.exporting.model_function import pixel_function
+
     openvino, nncf = _openvino(), _nncf() if spec.precision == "int8" else None
     with silence():  # Keras reads weights in a way that NumPy warns about
-        function = pixel_function(folded_spec(spec, FOLDS))
+        function = pixel_function(folded_spec(spec, OpenVINO.folds))
     concrete = function.get_concrete_function()
     with silence(), _without_telemetry(), _as_export_error(spec):
         # Shared arrays would change with the model and be freed with it.
@@ -257,7 +230,8 @@ def _as_export_error(spec: ExportSpec) -> Iterator[None]:
 
 
 def _has_bfloat16(openvino: Any) -> bool:
-    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    with silence():
+        return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def _openvino() -> Any:
