@@ -1,31 +1,40 @@
 """From names and files to text towers, tokenizers and zero-shot classifiers."""
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_vit.annotations import FilePath, Tensor
+from keras_vit.annotations import Arguments, FilePath, Tensor
 from keras_vit.builders import build
 from keras_vit.checks import ArgumentError, check_positive_int, did_you_mean, with_hints, with_parameters
 from keras_vit.config.text import TEXT_FIELDS, TextConfig
 from keras_vit.config.variants import ENCODERS
-from keras_vit.files import expand_path
+from keras_vit.files import expand_path, file_sha256, read_json_object
 from keras_vit.model.copies import initialize_variables, uninitialized_variables
 from keras_vit.model.two_towers.text_tower import NO_TOKENIZER, TextTransformer, build_text_graph
-from keras_vit.model.two_towers.zero_shot import zero_shot_classifier
+from keras_vit.model.two_towers.zero_shot import (
+    check_image_tower,
+    check_projections,
+    check_same_size,
+    projection_error,
+    warn_other_source,
+    zero_shot_classifier,
+)
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.text.opening import open_tokenizer
+from keras_vit.text.opening import has_vocabulary, open_tokenizer, vocabulary_name
 from keras_vit.text.templates import NAMED, check_classes, find_templates, prompts
 from keras_vit.text.tokenizer import Tokenizer
-from keras_vit.weights.download.cache import file_sha256
+from keras_vit.weights.checkpoint import file_in
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import WeightsRecord, usual_weights
 from keras_vit.weights.resolve_text import TextSource, find_text
-from keras_vit.weights.text import TextCheckpoint, read_text_checkpoint
+from keras_vit.weights.text import TextCheckpoint, check_family, read_text_checkpoint
 
 _CLIP_IDS = 49408  # of OpenAI's vocabulary
 _POSITIONS = "position_embedding/table"
@@ -101,11 +110,21 @@ def build_text(
     model.provenance = {**checkpoint.provenance, **source.facts}
     model.load_report += source.contradictions(checkpoint.fields)
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
+    model.weights_source = source.record or checkpoint.path
     try:
         model.tokenizer = _open_tokenizer(source, checkpoint, wanted.max_length)
     except (FileNotFoundError, ImportError) as error:
         model.load_report += (f"{NO_TOKENIZER}: {' '.join(str(error).split())}",)
     return model
+
+
+def has_weights_of(text: TextTransformer, weights: FilePath) -> bool:
+    """Whether a text tower is that of `weights`, whose position table may be longer."""
+    tensors = read_text_checkpoint(_text_source(weights).path).tensors
+    values = {variable.path: keras.ops.convert_to_numpy(variable) for variable in text.variables}
+    return values.keys() == tensors.keys() and all(
+        np.array_equal(value, tensors[path][: len(value)].astype(value.dtype)) for path, value in values.items()
+    )
 
 
 def _fill(model: TextTransformer, checkpoint: TextCheckpoint, strict: bool) -> tuple[str, ...]:
@@ -116,6 +135,13 @@ def _fill(model: TextTransformer, checkpoint: TextCheckpoint, strict: bool) -> t
     if table is not None and table.shape[0] > length:
         tensors[_POSITIONS] = table[:length]
         lines.append(f"positions cut to the first {length} of {table.shape[0]}")
+        if not model.config.causal:
+            warnings.warn(
+                f"this text tower reads its padding. It was trained with {table.shape[0]} ids, and gives other "
+                f"embeddings with {length}. Leave `max_length` out, or train it.",
+                UserWarning,
+                stacklevel=4,
+            )
     if "projection/kernel" in tensors and "projection/kernel" not in variables:
         tensors = {path: tensor for path, tensor in tensors.items() if not path.startswith("projection/")}
     wrong = [f"- {path} {tuple(variable.shape)}" for path, variable in variables.items() if path not in tensors]
@@ -175,9 +201,13 @@ def tokenizer(source: FilePath, *, max_length: int | None = None, clean: str | N
             "`source` must be a folder, a vocabulary's file, or a published name.\n"
             f"Received: {source!r}, where nothing is."
         )
+    if path.is_dir() and not has_vocabulary(path) and (weights_file := file_in(path)) != path:
+        path = weights_file.parent  # of a run that of both towers
     if path.is_file() or (path / "config.json").is_file() or (path / "open_clip_config.json").is_file():
-        return open_tokenizer(path, max_length, clean, is_clip=_has_clip_ids(path))
-    return open_tokenizer(path, max_length or _rows(path), clean, is_clip=_has_clip_ids(path))
+        return open_tokenizer(path, max_length, clean, **_clip_facts(_text_checkpoint(path)))
+    found_here = _text_checkpoint(path)
+    rows = None if found_here is None else found_here.fields["max_length"]  # which no config describes
+    return open_tokenizer(path, max_length or rows, clean, **_clip_facts(found_here))
 
 
 def _text_source(weights: FilePath | WeightsRecord | None, variant: str | None = None) -> TextSource:
@@ -201,24 +231,21 @@ def _text_checkpoint(path: Path) -> TextCheckpoint | None:
         return None
 
 
-def _rows(folder: Path) -> int | None:
-    """Rows of the position table of the weights in a folder, which no config describes."""
-    checkpoint = _text_checkpoint(folder)
-    return None if checkpoint is None else checkpoint.fields["max_length"]
-
-
-def _has_clip_ids(folder: Path) -> bool:
-    checkpoint = _text_checkpoint(folder)
-    return checkpoint is not None and checkpoint.fields["vocabulary_size"] == _CLIP_IDS
+def _clip_facts(checkpoint: TextCheckpoint | None) -> Arguments:
+    """Whether a tower reads CLIP's vocabulary, and how its software spells start and end."""
+    if checkpoint is None:
+        return {}
+    rows, config = checkpoint.fields["vocabulary_size"], checkpoint.path.with_name("open_clip_config.json")
+    found = read_json_object(config) if rows > _CLIP_IDS else None  # OpenCLIP's code, whose table may have more rows
+    is_clip = rows == _CLIP_IDS or (found is not None and not vocabulary_name(found))
+    return {"is_clip": is_clip, "spelling": checkpoint.clip_spelling}
 
 
 def _open_tokenizer(
     source: TextSource, checkpoint: TextCheckpoint, max_length: int, clean: str | None = None
 ) -> Tokenizer:
-    is_clip = checkpoint.fields["vocabulary_size"] == _CLIP_IDS
-    return open_tokenizer(
-        source.vocabulary or checkpoint.path.parent, max_length, clean, is_clip=is_clip, weights=checkpoint.path
-    )
+    folder = source.vocabulary or checkpoint.path.parent
+    return open_tokenizer(folder, max_length, clean, **_clip_facts(checkpoint), weights=checkpoint.path)
 
 
 @with_hints
@@ -269,9 +296,13 @@ def zero_shot(
     Raises:
         TypeError: for a model of another kind, one text in place of names, or both or neither of `text_embeddings`
             and `classes`.
-        ValueError: for a model without one embedding for an image; for embeddings of another size than the model's,
+        ValueError: for a model without one embedding for an image; for a tower without the projection that its file
+            has; for embeddings of another size than the model's,
             that are not finite or zero; for names that are not K; if neither argument nor file has the scale; for
-            `classes` without a text tower.
+            `classes` without a text tower, or with one of another size than the image tower's.
+
+    Warns:
+        UserWarning: if both towers were loaded from other sources, so that they may be of different models.
 
     Source: arXiv:2103.00020, section 3.1.2 to 3.1.4 (CLIP); arXiv:2303.15343, equation 1 (SigLIP).
     """
@@ -280,10 +311,14 @@ def zero_shot(
             "the classes of a zero-shot classifier are given by `text_embeddings` or by `classes`.\n"
             f"Received: {'neither' if classes is None else 'both'}."
         )
-    tower = model if isinstance(model, VisionTransformer) else _image_tower(model)
+    keras.activations.get(classifier_activation)  # raises here for one that there is not, and not after the texts
+    needs_text = classes is not None and text is None
+    tower = model if isinstance(model, VisionTransformer) else _image_tower(model, needs_text)
     if text_embeddings is not None:
         if templates is not None or text is not None:
             raise TypeError("`templates` and `text` are for `classes`.\nReceived: text_embeddings=... and one of them.")
+        if getattr(text_embeddings, "before_projection", False):  # of a text tower here
+            raise projection_error("text_embeddings", np.shape(text_embeddings)[-1], "build_text")
         embeddings: npt.ArrayLike = text_embeddings
     else:
         names = check_classes(classes)
@@ -293,6 +328,11 @@ def zero_shot(
             )
         if text is None:
             text = build_text(weights=_source_of(tower) if isinstance(model, VisionTransformer) else model)
+        check_image_tower(tower)
+        check_same_size(tower, text)
+        check_projections(tower, text)
+        if not needs_text and tower is model:
+            warn_other_source(tower, text)
         embeddings = _class_embeddings(text, names, templates)
         logit_scale = next((scale for scale in (logit_scale, tower.logit_scale) if scale is not None), text.logit_scale)
         logit_bias = next((bias for bias in (logit_bias, tower.logit_bias) if bias is not None), text.logit_bias)
@@ -308,13 +348,21 @@ def zero_shot(
     )
 
 
-def _image_tower(source: FilePath) -> VisionTransformer:
+def _image_tower(source: FilePath, needs_text: bool) -> VisionTransformer:
     """The image tower of a source, with the projection that its file has."""
     named = isinstance(source, str) and source in ENCODERS
     given: dict[str, Any] = {"config": source, "weights": usual_weights(str(source))} if named else {"weights": source}
     try:
         return build(**given)
     except CheckpointError as error:
+        if needs_text:  # of which the error is, where neither tower can be read, as of CoCa
+            check_family(_text_source(source).path)
+        rule, hint, _ = str(error).partition("Pass `num_heads=`")
+        if hint:  # which are those of one tower
+            raise CheckpointError(
+                f"{rule}Pass `keras_vit.build(weights=..., num_heads=...)` as the model, with `include_top=False` if "
+                "the file has no projection, and `text=keras_vit.build_text(weights=..., num_heads=...)`."
+            ) from error
         if "has no head" not in str(error):
             raise
         return build(**given, include_top=False)

@@ -17,7 +17,7 @@ from keras import ops
 from keras_vit import layers
 from keras_vit.annotations import Pair, Shape, Tensor, Variable
 from keras_vit.checks import check_choice
-from keras_vit.config.heads import FLOAT32_LAYERS, HEADS
+from keras_vit.config.heads import DEFAULT_HEAD, FLOAT32_LAYERS, HEADS
 from keras_vit.config.position_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE_METHODS, RESIZE_METHODS
 from keras_vit.keras_private import call_inputs, drop_uninitialized_variables, set_initializer
 from keras_vit.layers.configurable import at_least_float32, flatten_layers
@@ -30,10 +30,12 @@ from keras_vit.model.layer_access import (
     encoder_blocks,
     is_quantized,
     layer_named,
+    padded_shape,
     position_layers,
     user_operations,
 )
 from keras_vit.model.outputs import with_units
+from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 
@@ -157,13 +159,14 @@ def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | Non
         )
     if resize_method is not None:
         check_choice("resize_method", resize_method, ANY_RESIZE_METHODS)
-    input_shape = check_input_shape(input_shape, model.config)
+    padded = check_input_shape(padded_shape(model, input_shape), model.config)
+    input_shape = padded if padded == tuple(input_shape) else tuple(input_shape)
     if input_shape[2] != model.input_shape[-1]:
         raise ValueError(
             "`input_shape` must have as many channels as the model.\n"
             f"Received: input_shape={input_shape}, model {model.input_shape[1:]}."
         )
-    if model.input_shape[1:3] != model.image_shape[:2]:
+    if padded_shape(model, model.input_shape[1:])[:2] != model.image_shape[:2]:
         raise ValueError(
             "a model whose own layers in front change the size has patches by what they give, which is not known.\n"
             f"Received: {model.name!r} for {model.input_shape[1:]}, whose first layer gets {model.image_shape}. "
@@ -240,7 +243,7 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
         )
     positions = position_layers(model)
     resize_method = positions[0].resize_method if positions else "align_corners"
-    with uninitialized_variables(), _under_policy_of(model):
+    with uninitialized_variables(), under_policy_of(model):
         images = keras.Input(shape, name=model.inputs[0].name)
         copy = build_graph(images, config, _head_of(model), None, model.name, model.preprocessing, resize_method)
     if units := layer_named(model, UNITS):
@@ -259,7 +262,7 @@ def _head_of(model: VisionTransformer) -> Head:
 
 
 @contextlib.contextmanager
-def _under_policy_of(model: VisionTransformer) -> Iterator[None]:
+def under_policy_of(model: VisionTransformer) -> Iterator[None]:
     """Inside, new layers get the precision of the model's blocks."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(encoder_blocks(model)[0].dtype_policy)
@@ -269,18 +272,23 @@ def _under_policy_of(model: VisionTransformer) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def clone_graph(model: _Model, input_shape: Shape, dtype: Any = None, keeps_lora: bool = True) -> _Model:
-    """The layers of `model` anew, for images of `input_shape`, with weights as their initializers draw them.
+def clone_graph(model: Any, input_shape: Shape, dtype: Any = None, keeps_lora: bool = True) -> Any:
+    """The layers of `model` anew, for inputs of `input_shape`, with weights as their initializers draw them.
 
     Without its LoRA all of them learn.
     """
+    of_text = isinstance(model, TextTransformer)
+    grid = None if of_text else known_grid(padded_shape(model, input_shape), model.config)
     graph = keras.models.clone_model(
         keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
-        input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
-        clone_function=functools.partial(
-            _clone_layer, grid=known_grid(input_shape, model.config), dtype=dtype, keeps_lora=keeps_lora
-        ),
+        input_tensors=keras.Input(input_shape, dtype=model.inputs[0].dtype, name=model.inputs[0].name),
+        clone_function=functools.partial(_clone_layer, grid=grid, dtype=dtype, keeps_lora=keeps_lora),
     )
+    if of_text:
+        copy = TextTransformer(graph.input, graph.output, name=model.name, config=model.config)
+        copy.tokenizer, copy.provenance = model.tokenizer, model.provenance
+        copy.logit_scale, copy.logit_bias = model.logit_scale, model.logit_bias
+        return copy
     return type(model)(
         graph.input,
         graph.output,
@@ -291,6 +299,7 @@ def clone_graph(model: _Model, input_shape: Shape, dtype: Any = None, keeps_lora
         class_names=model.class_names,
         head_kind=model.head_kind,
         similarity=(model.logit_scale, model.logit_bias),
+        **model.own_arguments(),
     )
 
 
@@ -298,7 +307,8 @@ def unwrapped(model: Any) -> Any:
     """A copy of a model around an encoder whose layers are all in one graph; any other model as it is.
 
     A functional or sequential model of the user's has an encoder of this package among its layers. In the copy the
-    encoder's layers are in the place of it, and a last `Dense` layer, also before a softmax, is the head.
+    encoder's layers are in the place of it, and a last `Dense` layer, also before a softmax, is the head. If that is
+    the encoder's own, the names of its outputs are too.
 
     Raises:
         TypeError: if the encoder has a head of its own, which the layers after it would be taken for, or if layers of
@@ -339,7 +349,8 @@ def unwrapped(model: Any) -> Any:
         variables |= {(number, place): weight for place, weight in _by_path(copy).items()}
         values |= {(number, place): ops.convert_to_numpy(weight) for place, weight in _by_path(layer).items()}
     initialize_variables(variables, values)
-    names = getattr(model, "class_names", None)
+    keeps_head = encoder.classes and all(isinstance(layer, (*_ELEMENTWISE, type(encoder))) for layer in bare.layers)
+    names = getattr(model, "class_names", None) or (encoder.class_names if keeps_head else None)
     return type(encoder)(
         graph.input,
         _with_head(graph),
@@ -349,6 +360,7 @@ def unwrapped(model: Any) -> Any:
         preprocessing=encoder.preprocessing,
         weights_report=encoder.load_report,
         weights_facts=encoder.provenance,
+        head_kind=encoder.head_kind if keeps_head else DEFAULT_HEAD,
     )
 
 
@@ -386,6 +398,7 @@ def _with_head(graph: keras.Model) -> Tensor:
     return output
 
 
+_ELEMENTWISE = (keras.layers.InputLayer, keras.layers.Softmax, keras.layers.Activation, keras.layers.Dropout)
 _SCORES = (keras.activations.linear, keras.activations.softmax, keras.activations.sigmoid)
 
 

@@ -4,7 +4,7 @@ LoRA (arXiv:2106.09685): a kernel W becomes W + alpha / rank * A B. It rests on 
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -24,11 +24,13 @@ from keras_vit.model.layer_access import (
     lora_layers,
     rotary_layers,
     set_layer_depths,
+    trained_heads,
 )
+from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 _Model = TypeVar("_Model", bound=ImageModel)
-_Transformer = TypeVar("_Transformer", bound=VisionTransformer)
+_Transformer = TypeVar("_Transformer", VisionTransformer, TextTransformer)
 TRAINABLE = ("all", "head", "last_blocks", "none")
 
 
@@ -78,7 +80,7 @@ def _learning_layers(model: ImageModel, trainable: str, last: int) -> list[keras
     if trainable in ("all", "none"):
         return list(model.layers) if trainable == "all" else []
     if trainable == "head":
-        return head_layers(model)
+        return trained_heads(model)
     first = next(
         index for index, layer in enumerate(model.layers) if layer is encoder_blocks(model)[-last]
     )  # Keras lists layers in the order of the graph, and what a block alone reads before it
@@ -89,9 +91,10 @@ def _learning_layers(model: ImageModel, trainable: str, last: int) -> list[keras
 
 def _checked_blocks(model: ImageModel, trainable: str, blocks: int | None) -> int:
     """How many blocks learn by themselves; 0 where they are not counted."""
-    if trainable == "head" and not head_layers(model):
+    if trainable == "head" and not trained_heads(model):
         raise ValueError(
-            f'`trainable="head"` needs a head.\nReceived: {model.name!r} without one. Build it with `classes=`.'
+            f'`trainable="head"` needs a head.\nReceived: {model.name!r} without one. Build it with `classes=`. Of two '
+            "towers, `lock_image` trains the text tower alone."
         )
     if trainable != "last_blocks":
         if blocks is not None:
@@ -100,7 +103,8 @@ def _checked_blocks(model: ImageModel, trainable: str, blocks: int | None) -> in
                 f"Received: trainable={trainable!r}, blocks={blocks!r}."
             )
         return 0
-    check_vision_transformer(model)
+    if not encoder_blocks(model):
+        check_vision_transformer(model)
     last = check_positive_int("blocks", blocks)
     if last > len(encoder_blocks(model)):
         raise ValueError(
@@ -111,14 +115,17 @@ def _checked_blocks(model: ImageModel, trainable: str, blocks: int | None) -> in
 
 
 def set_trainable(layer: keras.layers.Layer, trainable: bool) -> None:
-    """Makes a layer, the layers inside it and all their weights learn, or not."""
+    """Makes a layer, the layers inside it and all their weights learn, or not; means of BatchNorm have no gradients."""
+    means = set()
     for part in flatten_layers(layer):
         part.trainable = trainable
+        if isinstance(part, keras.layers.BatchNormalization):
+            means |= {id(part.moving_mean), id(part.moving_variance)}
     for weight in layer.weights:
-        weight.trainable = trainable
+        weight.trainable = trainable and id(weight) not in means
 
 
-def forget_compilation(model: ImageModel) -> None:
+def forget_compilation(model: keras.Model) -> None:
     """Makes `fit` ask for `compile`, and `predict` trace anew.
 
     A function that was traced before would train what is frozen now, and answer without the factors of LoRA.
@@ -146,7 +153,8 @@ def add_lora(
         (28227, 1039875)
 
     Args:
-        model: a `VisionTransformer`, changed in place. If it was compiled, it must be compiled again.
+        model: a `VisionTransformer`, or a `TextTransformer`, which has no head; changed in place. If it was compiled,
+            it must be compiled again.
         rank: r, columns of A and rows of B, at least 1 and at most the smaller side of each kernel.
         alpha: the factors' weight is `alpha / rank`; `rank` by default, so 1.
         targets: which layers: `"attention"` (query, key, value, out) and `"mlp"` (both dense layers), of the
@@ -156,14 +164,14 @@ def add_lora(
         `model` itself.
 
     Raises:
-        TypeError: for a value of the wrong type, or if `model` is no `VisionTransformer`.
+        TypeError: for a value of the wrong type, or if `model` is neither.
         ValueError: if `rank` or `alpha` is out of range, or the model is quantised or has LoRA already.
 
     Source: arXiv:2106.09685, section 4.1.
     """
-    check_vision_transformer(model)
+    _check_transformer(model)
     targets = (targets,) if isinstance(targets, str) else tuple(targets)
-    dense_layers = _find_dense_layers(model, targets)
+    dense_layers: list[keras.layers.Dense] = _find_dense_layers(model, targets)
     rank = _check_factors(rank, alpha, dense_layers)
     _check_model(model, dense_layers)
     set_trainable(model, True)  # a frozen block would hide the factors in it
@@ -182,7 +190,7 @@ def add_lora(
     return model
 
 
-def merge_lora(model: VisionTransformer) -> VisionTransformer:
+def merge_lora(model: _Transformer) -> _Transformer:
     """Copies a model without LoRA: the product of the factors, A B, is added to the kernels.
 
     Example:
@@ -193,31 +201,31 @@ def merge_lora(model: VisionTransformer) -> VisionTransformer:
         (1067523, 1039875)
 
     Args:
-        model: a `VisionTransformer` with LoRA; it is not changed.
+        model: a `VisionTransformer` or `TextTransformer` with LoRA; it is not changed.
 
     Returns:
-        A new `VisionTransformer` with the same config, preprocessing and outputs, all its weights trainable, not
-        compiled. `save_checkpoint` and `with_input_shape` take it.
+        A new one with the same config, preprocessing or tokenizer, and outputs, all its weights trainable, not
+        compiled. `save_checkpoint` takes it, and that of images `with_input_shape`.
 
     Raises:
-        TypeError: if `model` is no `VisionTransformer`.
+        TypeError: if `model` is neither.
         ValueError: if the model has no LoRA.
 
     Source: arXiv:2106.09685, section 4.1 ("No Additional Inference Latency").
     """
-    check_vision_transformer(model)
+    _check_transformer(model)
     if not lora_layers(model):
         raise ValueError(f"`model` must have LoRA.\nReceived: {model.name!r}. Call `add_lora(model, rank)` first.")
     values = _merged_values(model)
     with uninitialized_variables():
-        copy = clone_graph(model, model.input_shape[1:], keeps_lora=False)
+        copy: Any = clone_graph(model, model.input_shape[1:], keeps_lora=False)
     copy.load_report = model.load_report
     variables = dict(enumerate(copy.weights))
     initialize_variables(variables, dict(zip(variables, values, strict=True)))
     return copy
 
 
-def _merged_values(model: VisionTransformer) -> list[np.ndarray]:
+def _merged_values(model: keras.Model) -> list[np.ndarray]:
     """The value of each weight that is left when LoRA is gone, in the order of `model.weights`."""
     deltas = {id(_weight_named(dense, "kernel")): _delta(dense) for dense in lora_layers(model)}
     return [
@@ -236,7 +244,12 @@ def _weight_named(dense: keras.layers.Dense, name: str) -> Variable:
     return next(weight for weight in dense.weights if weight.name == name)
 
 
-def _find_dense_layers(model: VisionTransformer, targets: Sequence[str]) -> list[keras.layers.Dense]:
+def _check_transformer(model: Any) -> None:
+    if not isinstance(model, TextTransformer):
+        check_vision_transformer(model)
+
+
+def _find_dense_layers(model: keras.Model, targets: Sequence[str]) -> list[keras.layers.Dense]:
     if not targets:
         raise ValueError(f"`targets` must name at least one of {TARGETS}.\nReceived: targets={targets}.")
     for target in targets:
@@ -261,7 +274,7 @@ def _check_factors(rank: int, alpha: float | None, dense_layers: Sequence[keras.
     return rank
 
 
-def _check_model(model: VisionTransformer, dense_layers: Sequence[keras.layers.Dense]) -> None:
+def _check_model(model: keras.Model, dense_layers: Sequence[keras.layers.Dense]) -> None:
     if lora_layers(model):
         raise ValueError(
             f"`model` must not have LoRA already.\nReceived: {model.name!r}. Pass what `merge_lora(model)` gives."

@@ -57,7 +57,7 @@ def build_graph(
     # A class token starts at zero, as the official code has it, or as spread as the positions that are not added to it.
     stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02
     counts = collections.Counter(config.positioned_tokens)
-    for prefix in reversed(counts):  # each is put before those that are there
+    for prefix in reversed(counts):  # the last one first, since each is put in front of the others
         tokens = layers.ClassToken(stddev, counts[prefix], name=f"{prefix}_token")(tokens)  # (B, T, D), eq. 1
     grid = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     add_positions = functools.cache(functools.partial(_positions, config, grid, resize_method))  # one of each name
@@ -203,12 +203,12 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
         "use_attention_bias": config.relative_bias != "none",
         "rotary_layout": None if config.rotary == "none" else config.rotary_layout,
     }
-    taken, usual = kind.arguments(), {field.name: field.default for field in dataclasses.fields(config.blocks)}
-    unknown = [name for name in usual if name not in (*taken, *ENCODER_FIELDS) and known[name] != usual[name]]
+    accepted, defaults = kind.arguments(), {each.name: each.default for each in dataclasses.fields(config.blocks)}
+    unknown = [name for name in defaults if name not in (*accepted, *ENCODER_FIELDS) and known[name] != defaults[name]]
     if unknown:
         raise ValueError(
             f"a block of the kind {config.blocks.kind!r} must know every field of the config that it computes by.\n"
             f"Received: {', '.join(f'{name}={known[name]!r}' for name in unknown)}. Leave it out, or choose another "
             "`attention`."
         )
-    return kind(**{name: known[name] for name in taken if name in known}, name=f"block_{index:02}")
+    return kind(**{name: known[name] for name in accepted if name in known}, name=f"block_{index:02}")

@@ -68,8 +68,11 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         load_report: one line for each adaptation that loading made.
         provenance: of loaded weights what no tensor says, as the activation and the rule that resizes positions:
             `{name: (value, source)}`. The source is a published record, a config, or the software of the file.
+        weights_layout: name of the layout of the file that `build` has loaded in this process, or `""`.
         weights_source: what `build` has loaded in this process, to which a text tower may belong: a published record or
             the file's path; else `None`.
+        lacks_projection: whether `build` has left out, in this process, the projection of the file to the embeddings
+            that texts are compared with.
         class_names: names of the K outputs, as a run sets them; `None` where they are not known.
         head_kind: what the head answers, one of `config.heads.WITH_HEAD`: `"classes"` of which one is right, `"labels"`
             of which several may be, or `"numbers"`.
@@ -103,6 +106,8 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         self.preprocessing: Preprocessing = cast(Preprocessing, preprocessing)
         self.load_report: tuple[str, ...] = tuple(weights_report)
         self.weights_source: Any = None
+        self.weights_layout = ""
+        self.lacks_projection = False
         self.provenance = {name: (value, who) for name, (value, who) in current_arguments(weights_facts or {}).items()}
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
         self.logit_scale, self.logit_bias = similarity or (None, None)
@@ -307,6 +312,10 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             return None if self.logit_scale is None else (self.logit_scale, self.logit_bias)
         return by_old_name(self, name)
 
+    def own_arguments(self) -> Arguments:
+        """Arguments of the constructor that this class alone has, as JSON holds them."""
+        return {}
+
     def get_config(self) -> Arguments:
         if is_written_to_hdf5():  # by `keras.saving.save_model`, which calls no method of a model before
             raise _is_no_hdf5("a name that ends in .h5 or .hdf5, whose file Keras has emptied before")
@@ -319,6 +328,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             **({} if self.logit_scale is None else {"similarity": [self.logit_scale, self.logit_bias]}),
             **({} if self.head_kind == DEFAULT_HEAD else {"head_kind": self.head_kind}),
+            **self.own_arguments(),
         }
 
 

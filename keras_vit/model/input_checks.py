@@ -19,7 +19,7 @@ from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.config.variants import check_tiled
 from keras_vit.images.preprocessing import Preprocessing, is_uint8
-from keras_vit.model.layer_access import user_operations
+from keras_vit.model.layer_access import padded_shape, user_operations
 from keras_vit.model.training_step import is_dataset, num_batch_shards
 
 _FAR = 8  # times the largest value that a pixel can have once it was scaled; 255 is 97 times that of ImageNet's mean
@@ -260,7 +260,7 @@ def check_shape(model: Any, shape: Sequence[int | None], wanted: Sequence[int | 
         )
     config = getattr(model, "config", None)
     if config is not None and None not in shape[1:] and not user_operations(model):
-        check_tiled("images", shape[1:], shape[1:3], config, shape[3:])
+        check_tiled("images", shape[1:], padded_shape(model, shape[1:])[:2], config, shape[3:])
 
 
 def _way_to(wanted: Sequence[int | None], shape: Sequence[int | None]) -> str:

@@ -15,11 +15,12 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Tensor, Variable
-from keras_vit.config.heads import HEADS, UNITS
+from keras_vit.config.heads import HEADS, MAP_HEADS, UNITS
 from keras_vit.config.parts import INPUT, Part
 from keras_vit.keras_private import call_inputs
 from keras_vit.layers import AddPositionEmbs, AxialBlock, RelativeBias, RotaryPositions, TransformerBlock
 from keras_vit.layers.configurable import ConfiguredLayer, flatten_layers
+from keras_vit.layers.dense_heads.maps import PadToMultiple
 from keras_vit.layers.norms import RMSNorm
 from keras_vit.version import __version__
 
@@ -116,6 +117,13 @@ def first_layer(model: keras.Model) -> Any:
     return layer_named(model, "pixel_normalization") or layer_named(model, "resnet_root") or patch_embedding(model)
 
 
+def padded_shape(model: keras.Model, shape: Sequence[Any]) -> Any:
+    """`(H, W, C)` that patches are cut from: `shape`, with the zeros that a model of maps may put around images."""
+    layer = next((each for each in getattr(model, "layers", ()) if isinstance(each, PadToMultiple)), None)
+    is_shape = isinstance(shape, (tuple, list)) and len(shape) == 3  # of others an error says it
+    return layer.compute_output_shape((None, *shape))[1:] if layer is not None and is_shape else shape
+
+
 def resnet_stages(model: keras.Model) -> dict[str, keras.layers.Layer]:
     """The ResNet's root and the last unit of each of its stages, by name; empty without a ResNet."""
     found = {}
@@ -166,6 +174,11 @@ def float32_layers(model: keras.Model) -> list[str]:
 def head_layers(model: keras.Model) -> list[keras.layers.Dense]:
     """The classifiers of a model: one, two of a distilled one, or none."""
     return [layer for layer in model.layers if layer.name in HEADS]
+
+
+def trained_heads(model: keras.Model) -> list[keras.layers.Layer]:
+    """The layers with the weights of a model's head, of classes of images or of maps."""
+    return [layer for layer in model.layers if layer.name in (*HEADS, *MAP_HEADS.values())]
 
 
 def set_layer_depths(model: keras.Model) -> None:
@@ -324,7 +337,7 @@ def lora_layers(model: keras.Model) -> list:
 
 
 _NOTHING = ("name", "registered_name", "trainable", "frozen")  # keys of a config that leave the function as it is
-_OURS = ("keras", "keras_vit")  # packages of layers whose version says what they compute
+_PACKAGES = ("keras", "keras_vit")  # packages of layers whose version says what they compute
 
 
 def is_quantized(model: keras.Model) -> bool:
@@ -351,7 +364,7 @@ def model_fingerprint(model: Any) -> "hashlib._Hash":
 
 def has_user_code(model: Any) -> bool:
     """Whether a layer is of a class of the user's own, whose code may change while its config stays."""
-    return any(type(layer).__module__.partition(".")[0] not in _OURS for layer in (model, *flatten_layers(model)))
+    return any(type(layer).__module__.partition(".")[0] not in _PACKAGES for layer in (model, *flatten_layers(model)))
 
 
 def _facts(model: Any) -> str:

@@ -5,6 +5,7 @@ at another probability than 0.5. Keras does not warn of either.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -13,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Arguments
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, check_order
 from keras_vit.config.heads import HEAD_KINDS, UNITS, WITHOUT_HEAD, OutputSpec
 from keras_vit.images.preprocessing import (
     LABEL_FILES,
@@ -58,7 +59,7 @@ def spec_of_layers(model: keras.Model, head_kind: str) -> OutputSpec:
 def names_of_outputs(model: Any) -> tuple[str, ...]:
     """Names of the model's K outputs: those that it knows, else ImageNet's if K fits, else numbers."""
     count, known = output_spec(model).size, getattr(model, "class_names", None)
-    return known if known is not None and len(known) == count else default_names(count)
+    return default_names(count) if known is None or not _fits(model, known, count) else known
 
 
 def match_names(model: Any, found: Sequence[str] | None, expected: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -76,8 +77,10 @@ def match_names(model: Any, found: Sequence[str] | None, expected: Sequence[str]
         ValueError: for another number of classes, other names, or the same in another order.
     """
     size, by_caller = output_spec(model).size, expected is not None
-    expected = getattr(model, "class_names", None) if expected is None else tuple(expected)
-    expected = expected if by_caller or expected is None or len(expected) == size else None
+    expected = getattr(model, "class_names", None) if expected is None else expected
+    check_order("class_names", expected)
+    expected = None if expected is None else tuple(expected)
+    expected = expected if by_caller or expected is None or _fits(model, expected, size) else None
     if by_caller and expected is not None:
         check_same_order(getattr(model, "class_names", None), expected, "class_names")
     found = tuple(found or expected or map(str, range(size)))
@@ -97,6 +100,14 @@ def match_names(model: Any, found: Sequence[str] | None, expected: Sequence[str]
             f"Received: {other!r} where the model has {wanted!r}.{advice}"
         )
     return known if only_count(found) else found
+
+
+def _fits(model: Any, names: Sequence[str], count: int) -> bool:
+    """Whether the names that a model knows are as many as its outputs; warns of others, which are not used."""
+    if len(names) != count:
+        words = f"`class_names` of {model.name!r} are {len(names):,} names for {count:,} outputs, and are not used"
+        warnings.warn(f"{words}. Set as many, in the order of the outputs.", UserWarning, stacklevel=3)
+    return len(names) == count
 
 
 def _same_classes(known: tuple[str, ...], found: tuple[str, ...]) -> bool:

@@ -26,6 +26,7 @@ from keras_vit.model.training_step import (
     replica_test_step,
     replica_train_step,
 )
+from keras_vit.silence import keep_signal_stack
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _LOCK = threading.RLock()
@@ -49,7 +50,7 @@ def openvino_step(model: keras.Model, step: Callable[[Any], Any], data: Any) -> 
     import openvino
 
     x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-    with _LOCK, _compiling_in_float32():
+    with _LOCK, _compiling_in_float32(), keep_signal_stack():
         if not _is_compiled_for(model, x):
             model.ov_compiled_model = None  # so that Keras compiles it anew
         _COMPILED_FOR[model] = _values(model)

@@ -209,8 +209,9 @@ def pad_batch(x: Any, y: Any, sample_weight: Any, mean: Any, multiple: int = 1) 
         return x, y, sample_weight
     larger = max if isinstance(images, int) else ops.maximum  # under XLA the size must stay an int
     size = larger((images + multiple - 1) // multiple * multiple, multiple)
-    rows = ops.minimum(ops.arange(size), larger(images - 1, 0))
-    weights = ops.where(ops.arange(size) < images, ops.cast(size, "float32") / ops.cast(mean, "float32"), 0.0)
+    places = ops.arange(size, dtype="int32")
+    rows = ops.minimum(places, larger(images - 1, 0))
+    weights = ops.where(places < images, ops.cast(size, "float32") / ops.cast(mean, "float32"), 0.0)
 
     def repeat_last(tensor: Tensor) -> Tensor:
         one_more = ops.zeros((1, *ops.shape(tensor)[1:]), tensor.dtype)  # for a device without images

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import string
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from keras_vit.text.tokenizer import (
     Pieces,
     Tokenizer,
     clip_pieces,
+    gemma_pieces,
+    is_lower_ascii,
     read_pieces,
     transformers_pieces,
 )
@@ -25,6 +28,7 @@ _FILES = ("tokenizer.json", *_SENTENCEPIECE, "vocab.json", _CLIP)  # the first t
 _MOST_BYTES = 1 << 27  # of a vocabulary; that of 900,000 pieces has 20 MB
 _SINGLE = "keras_vit_tokenizer"  # first key of a file by `write_tokenizer_file`
 _CLIP_LENGTH, _OTHER_LENGTH = 77, 64
+_CLEANINGS = ("lower", "whitespace", "canonicalize")  # of OpenCLIP
 _HF_LENGTHS = {"clip": 77, "metaclip_2": 77, "siglip": 64, "siglip2": 64, "tipsv2": 64}
 
 
@@ -36,6 +40,70 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Writes a vocabulary into a folder, with what is done around it, so that `open_tokenizer` gives the same ids."""
     (folder / _WRITTEN[tokenizer.pieces.kind]).write_bytes(tokenizer.pieces.data)
     (folder / _OWN).write_text(json.dumps({"kind": tokenizer.pieces.kind, **tokenizer.get_config()}, indent=2))
+
+
+def write_transformers_tokenizer(tokenizer: Tokenizer, folder: Path, model_type: str) -> dict[str, Any]:
+    """Writes a vocabulary as transformers opens it, and gives its `tokenizer_config.json`.
+
+    Raises:
+        ValueError: for a vocabulary that no tokenizer of transformers reads for such a model.
+
+    Warns:
+        UserWarning: if transformers cleans texts by other rules, which gives some texts other ids.
+    """
+    is_siglip = model_type in ("siglip", "siglip2")
+    pieces = tokenizer.pieces
+    if pieces.kind == "sentencepiece" and is_siglip:
+        pieces = gemma_pieces(pieces.data) or pieces  # of SigLIP 2
+    kind, data = pieces.kind, pieces.data
+    config: dict[str, Any] = {"model_max_length": tokenizer.max_length, "model_input_names": ["input_ids"]}
+    config["padding_side"] = "right"  # on the left by default of some classes
+    special: dict[str, str | None]
+    if kind == "sentencepiece" and is_siglip:
+        name, cleaned = "SiglipTokenizer", "siglip_transformers"
+        (folder / "spiece.model").write_bytes(data)
+        special = {"eos": "</s>", "pad": "</s>", "unk": "<unk>"}
+    elif kind == "tokenizers":
+        found = json.loads(data)
+        is_clip, is_pairs = '"</w>"' in data.decode(), found["model"].get("type") == "BPE"
+        name, cleaned = ("CLIPTokenizer", "none") if is_clip else ("PreTrainedTokenizerFast", "none")
+        if is_siglip and is_pairs and not is_clip:
+            name, cleaned = "Siglip2Tokenizer", "lowercase"
+            if tokenizer.clean == "lower_ascii" and model_type == "siglip":  # the other opens that class at any rate
+                name, cleaned = "PreTrainedTokenizerFast", "lower_ascii"
+                found |= {"normalizer": _lower_ascii(found, pieces)}
+            # Without words for special ids texts that spell them are cut into pieces, as sentencepiece does.
+            config["split_special_tokens"] = not any(word["special"] for word in found["added_tokens"])
+        found |= {"normalizer": found.get("normalizer") or CLIP_NORMALIZER} if is_clip else {}
+        (folder / "tokenizer.json").write_text(json.dumps(found), encoding="utf-8")
+        word = read_pieces(data).id_to_token
+        end = None if tokenizer.end_id is None else word(tokenizer.end_id)
+        special = {"bos": None if tokenizer.start_id is None else word(tokenizer.start_id), "eos": end}
+        special |= {"pad": end if is_clip else word(tokenizer.pad_id), "unk": end if is_clip else "<unk>"}
+    else:
+        raise ArgumentError(
+            f"transformers must have a tokenizer of this vocabulary for {model_type}.\n"
+            f"Received: pieces of {kind}. Save both towers for OpenCLIP.",
+            ("format",),
+        )
+    if tokenizer.clean != cleaned:
+        warnings.warn(
+            f"transformers cleans texts otherwise than clean={tokenizer.clean!r} of this tokenizer, so that texts with "
+            "punctuation, HTML entities or unusual letters may get other ids there.",
+            UserWarning,
+            stacklevel=4,
+        )
+    named = {f"{role}_token": token for role, token in special.items() if token is not None}
+    return {"tokenizer_class": name, **named, **config}
+
+
+def _lower_ascii(vocabulary: Mapping[str, Any], pieces: Pieces) -> Any:
+    """The normalizer of a file of `tokenizers`, with small letters of ASCII first."""
+    usual = vocabulary.get("normalizer")
+    if is_lower_ascii(pieces):
+        return usual
+    rules = [{"type": "Replace", "pattern": {"String": a}, "content": a.lower()} for a in string.ascii_uppercase]
+    return {"type": "Sequence", "normalizers": [*rules, *([usual] if usual else [])]}
 
 
 def _own_tokenizer(folder: Path, given: dict[str, Any]) -> Tokenizer | None:
@@ -57,6 +125,7 @@ def open_tokenizer(
     clean: str | None = None,
     *,
     is_clip: bool = False,
+    spelling: str = "openai",
     weights: Path | None = None,
 ) -> Tokenizer:
     """The tokenizer of a folder, or of one of its files.
@@ -66,6 +135,8 @@ def open_tokenizer(
         max_length: T; by default that of the config in the folder, else 77 for CLIP's vocabulary and 64 for others.
         clean: a word of `CLEANINGS`; by default what the software of the folder does.
         is_clip: whether the weights of the folder are of CLIP's vocabulary, which is then taken where there is none.
+        spelling: how the software of the weights spells start and end where no config says it: `"openai"` or
+            `"open_clip"`.
         weights: the file that the tokenizer is for, whose folder has the config; by default it is that of `path`.
 
     Raises:
@@ -78,7 +149,7 @@ def open_tokenizer(
         return own
     file = next((path / name for name in _FILES if (path / name).is_file()), None) if path.is_dir() else path
     if file is not None and (written := _written(file)) is not None:
-        return Tokenizer(Pieces(written["kind"], base64.b64decode(written["pieces"])), **written["facts"] | given)
+        return Tokenizer(Pieces(written["kind"], written["pieces"]), **written["facts"] | given)
     if file is None and not is_clip:
         raise FileNotFoundError(
             f"a folder must have a tokenizer's file: {', '.join(_FILES)}.\nReceived: {path} without one. Put the file "
@@ -87,8 +158,8 @@ def open_tokenizer(
     software, config = _software(folder, weights)
     model = str(config.get("model_type", ""))
     text = _object(config, "model_cfg", "text_cfg") if software == "open_clip" else _object(config, "text_config")
-    options = _object(text, "tokenizer_kwargs")
     is_by_name = software == "open_clip" and "hf_tokenizer_name" in text
+    options = _open_clip_options(text, is_by_name)
     facts: dict[str, Any] = {}
     if is_clip and software == "open_clip" and not is_by_name and file is not None and not file.name.endswith(".gz"):
         file = None  # OpenCLIP reads its own copy of CLIP's vocabulary, and a folder may have transformers' too
@@ -96,7 +167,7 @@ def open_tokenizer(
     if file is None or name.endswith((".gz", ".txt")):
         data = None if file is None else read_regular(file, _MOST_BYTES)
         pieces, usual, length = (
-            clip_pieces(data, "open_clip" if software == "open_clip" else "openai"),
+            clip_pieces(data, "open_clip" if software == "open_clip" else spelling),
             "lower",
             _CLIP_LENGTH,
         )
@@ -109,7 +180,9 @@ def open_tokenizer(
         pieces, kind = _of_json(file)
         usual = "none"
         if model.startswith("siglip"):
-            usual = "siglip_transformers" if kind == "Unigram" else "lowercase"
+            usual = "siglip_transformers"
+            if kind != "Unigram":
+                usual = "lower_ascii" if is_lower_ascii(pieces) else "lowercase"
         length = _CLIP_LENGTH if '"</w>"' in pieces.data.decode() else _OTHER_LENGTH
         facts["pad_id"] = _padding(file.parent, pieces)
     if software == "open_clip":
@@ -121,6 +194,29 @@ def open_tokenizer(
         _warn_of_left_sides(folder)
         length = text.get("max_position_embeddings", _HF_LENGTHS[model])
     return Tokenizer(pieces, max_length or length, usual if clean is None else clean, **facts)
+
+
+def _open_clip_options(text: Mapping[str, Any], is_by_name: bool) -> dict[str, Any]:
+    """`tokenizer_kwargs` of a `text_cfg`; raises for those by which OpenCLIP would make other ids than are made here.
+
+    Args:
+        text: `text_cfg`.
+        is_by_name: whether it names a tokenizer of transformers, whose class has other arguments than CLIP's.
+    """
+    options = _object(text, "tokenizer_kwargs")
+    known = {"clean": _CLEANINGS} | ({"strip_sep_token": (True, False)} if is_by_name else {"reduction_mask": ("",)})
+    wrong = {word: value for word, value in options.items() if value not in known.get(word, ())}
+    wrong |= {word: text[word] for word in ("tokenizer_mode",) if text.get(word)}
+    if wrong:
+        word = next(iter(wrong))
+        raise ArgumentError(
+            "`tokenizer_kwargs` may set `clean` to lower, whitespace or canonicalize, and `strip_sep_token` where "
+            "`hf_tokenizer_name` is given; with others OpenCLIP makes other ids, or opens no tokenizer.\n"
+            f"Received: {word}={wrong[word]!r:.60} in open_clip_config.json. If OpenCLIP opens the folder without it, "
+            "take it out.",
+            ("source",),
+        )
+    return options
 
 
 def has_vocabulary(folder: Path) -> bool:
@@ -151,7 +247,20 @@ def is_tokenizer_file(file: Path) -> bool:
 
 def _written(file: Path) -> dict[str, Any] | None:
     """What `write_tokenizer_file` wrote; `None` for another file."""
-    return json.loads(read_regular(file, _MOST_BYTES)) if is_tokenizer_file(file) else None
+    if not is_tokenizer_file(file):
+        return None
+    try:
+        found = json.loads(read_regular(file, _MOST_BYTES))
+        pieces = base64.b64decode(found["pieces"], validate=True)
+        if found[_SINGLE] == 1 and found["kind"] in _WRITTEN and {"max_length", "clean"} <= set(found["facts"]):
+            return found | {"pieces": pieces}
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ArgumentError(
+        "a tokenizer's file must be whole, and as this version of keras_vit or an older one wrote it.\n"
+        f"Received: {printable(file)}. Export the text tower again.",
+        ("source",),
+    )
 
 
 def _software(folder: Path, weights: Path | None) -> tuple[str, dict]:
@@ -180,7 +289,7 @@ def _of_json(file: Path) -> tuple[Pieces, str]:
     data = read_regular(file, _MOST_BYTES)
     try:
         found = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"a tokenizer's file must be JSON.\nReceived: {file}, {error}.", ("source",)) from error
     if file.name == "vocab.json":
         if not file.with_name("merges.txt").is_file():

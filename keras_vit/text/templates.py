@@ -37,13 +37,11 @@ def find_templates(templates: str | Sequence[str] | None) -> tuple[str, ...]:
     """
     if templates is None:
         return DEFAULT_TEMPLATES
-    if isinstance(templates, str):
-        if _PLACE in templates:
-            return (templates,)
+    if isinstance(templates, str) and _PLACE not in templates:
         check_choice("templates", templates, tuple(NAMED))
         return tuple(_imagenet()[NAMED[templates]])
     found = tuple(check_texts("templates", templates))
-    wrong = next((template for template in found if template.count(_PLACE) != 1), None)
+    wrong = next((template for template in found if template.count(_PLACE) != 1 or "{{}" in template), None)
     if not found or wrong is not None:
         raise ArgumentError(
             "`templates` must be prompts with one {} each, where the class's name stands.\n"

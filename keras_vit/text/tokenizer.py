@@ -10,7 +10,7 @@ import gzip
 import importlib.resources
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -77,19 +77,25 @@ class Tokenizer:
             TypeError: for what is no text.
             ImportError: if a library that this text needs is not installed.
         """
-        texts = check_texts("texts", [texts] if isinstance(texts, str) else texts)
+        return self.ids_and_lengths(texts)[0]
+
+    def ids_and_lengths(self, texts: str | Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The same, and how many ids each text has, `(B,)`: above `max_length` where it is cut."""
+        texts = check_texts("texts", texts)
         ids = np.full((len(texts), self.max_length), self.pad_id, "int32")
+        lengths = np.zeros(len(texts), "int64")
         clean = CLEANINGS[self.clean]
         parts = (texts[start : start + _AT_ONCE] for start in range(0, len(texts), _AT_ONCE))
         encoded = (found for part in parts for found in self._encode([clean(text) for text in part]))
-        for row, found in zip(ids, encoded, strict=True):
+        for number, (row, found) in enumerate(zip(ids, encoded, strict=True)):
+            lengths[number] = len(found)
             if len(found) > self.max_length:
                 found = found[: self.max_length]
                 found[-1] = found[-1] if self.end_id is None else self.end_id
             row[: len(found)] = found
         if self.written_end is not None:  # CLIPA's networks were trained with another id in place of the end
             ids[ids == self.end_id] = self.written_end
-        return ids
+        return ids, lengths
 
     def get_config(self) -> dict[str, Any]:
         """What `__init__` takes, but for the pieces."""
@@ -103,11 +109,11 @@ class Tokenizer:
 
 
 def check_texts(name: str, texts: Any) -> list[str]:
-    """`texts` as a list; raises unless it is a sequence of `str`."""
-    found = texts.tolist() if isinstance(texts, np.ndarray) and texts.ndim == 1 else texts
-    if isinstance(found, (bytes, Mapping)) or not hasattr(found, "__iter__"):
+    """`texts` as a list; raises unless it is a `str` or a sequence of them. The order of a set follows hashes."""
+    found = texts.tolist() if isinstance(texts, np.ndarray) and texts.ndim < 2 else texts
+    if isinstance(found, (bytes, Mapping, Set)) or not hasattr(found, "__iter__"):
         raise with_parameters(TypeError(f"`{name}` must be a text or a list of texts.\nReceived: {texts!r:.80}."), name)
-    found = list(found)
+    found = [found] if isinstance(found, str) else list(found)
     for place, text in enumerate(found):
         if not isinstance(text, str):
             raise with_parameters(
@@ -242,6 +248,54 @@ def transformers_pieces(vocab: Mapping[str, int], merges: str) -> Pieces:
         merges: the text of `merges.txt`.
     """
     return _byte_pairs(vocab, _merges(merges), _SPECIAL["openai"], CLIP_NORMALIZER)
+
+
+def gemma_pieces(data: bytes) -> Pieces | None:
+    """Gemma's model of sentencepiece, that of SigLIP 2, as a file of the library `tokenizers`, with the same ids.
+
+    A text that spells a special id, as `<eos>`, is cut into pieces as sentencepiece cuts it.
+
+    Args:
+        data: of the model.
+
+    Returns:
+        `None` for a model of another kind: one that is no BPE, or that changes texts itself.
+    """
+    model = _BySentencePiece(data).model
+    ids, end = range(model.vocab_size()), model.eos_id()
+    words, scores = model.id_to_piece([*ids]), model.get_score([*ids])
+    changes = "".join(model.encode("a  ﬁ", out_type=str)) not in ("a▁▁ﬁ", "a▁▁<0xEF><0xAC><0x81>")
+    if changes or end < 0 or -1.0 not in scores or not all(map(float.is_integer, scores)):  # of a BPE: 0, -1, -2, ...
+        return None
+    check_installed("tokenizers", "this vocabulary is written by it", "text")
+    import tokenizers
+
+    first = scores.index(-1.0) - 1  # that is merged; the file has whole words of its makers before it
+    known = {words[i]: scores[i] for i in ids[first:] if not model.is_unused(i) and not model.is_byte(i)}
+    halves = (
+        (word[:cut], word[cut:])
+        for word in sorted(known, key=known.__getitem__, reverse=True)
+        for cut in range(1, len(word))
+    )
+    pairs = [pair for pair in halves if known.keys() >= {*pair}]
+    options = {"fuse_unk": True, "byte_fallback": any(map(model.is_byte, ids))}
+    vocabulary = {word: number for number, word in enumerate(words)}
+    pieces = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs, unk_token=words[model.unk_id()], **options))
+    pieces.post_processor = tokenizers.processors.TemplateProcessing(
+        single=["$A", words[end]], pair=["$A", "$B", words[end]], special_tokens=[(words[end], end)]
+    )
+    pieces.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    special = (model.is_control, model.is_unknown, model.is_byte, model.is_unused)
+    wholes = [words[i] for i in ids[:first] if not any(is_special(i) for is_special in special)]
+    # Those with capitals never stand in a text, whose letters are small.
+    pieces.add_tokens([tokenizers.AddedToken(word, normalized=True) for word in wholes if word == word.lower()])
+    return Pieces("tokenizers", pieces.to_str().encode())
+
+
+def is_lower_ascii(pieces: Pieces) -> bool:
+    """Whether a vocabulary of the library `tokenizers` makes letters small itself, of ASCII alone."""
+    normalizer = read_pieces(pieces.data).normalizer
+    return normalizer is not None and normalizer.normalize_str("AÉ") == "aÉ"
 
 
 def _merges(text: str) -> list[tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,12 @@ from keras_vit.pages.formatting import printable
 from keras_vit.weights import families, metadata
 from keras_vit.weights.families import (
     LAYOUTS,
-    describe_other_models,
     from_file,
+    other_prefixes,
     recognize,
     sort_names,
 )
+from keras_vit.weights.families.layout import Layout
 from keras_vit.weights.infer_fields import BIAS_TABLES, infer_fields, infer_final_norm
 from keras_vit.weights.read import CheckpointError, TensorFile
 from keras_vit.weights.read.sharded import INDEX, ShardedFile, check_whole, scan_any
@@ -39,8 +40,12 @@ SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
 _NAMES = (SAFETENSORS_NAME, "pytorch_model.bin", f"open_clip_{SAFETENSORS_NAME}", "open_clip_pytorch_model.bin")
 WEIGHT_FILES = tuple(name + end for name in _NAMES for end in ("", INDEX))
+_OF_SEGMENTER = "decoder.cls_emb"  # next to timm's names below `encoder`, by torch's own LayerNorm
 OPENAI_INTEGERS, CLIP_HEAD = ("input_resolution", "context_length", "vocab_size"), 64  # and the width of a head
-_LONE, _MOST_LOOKED_AT = (".npz", ".pt", ".pth"), 8
+TOWERS = "model"  # folder of both towers in a run
+TOWERS_NAME = f"open_clip_{SAFETENSORS_NAME}"
+TOWERS_FILE = f"{TOWERS}/{TOWERS_NAME}"
+_LONE, _MOST_OPENED = (".npz", ".pt", ".pth"), 8
 # Paths of the tensors by which a file's contents are known.
 TABLE = "position_embedding/table"
 PATCH_KERNEL, PATCH_BIAS = "patch_embedding/projection/kernel", "patch_embedding/projection/bias"
@@ -336,7 +341,9 @@ def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksu
     arrays = file.read(names, void_is_bfloat16=LAYOUTS[layout].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
     facts = file.read(metadata_names, integers=True)
     arrays |= facts
-    unused = sorted(set(file.entries) - set(arrays))
+    unused, copies = sorted(set(file.entries) - set(arrays)), other_prefixes(layout, prefix, file.entries)
+    is_part = LAYOUTS[layout].allows_any_prefix  # else the prefix is its software's, and so is what stands next to it
+    outside = [name for name in unused if is_part and not name.startswith((prefix, *copies))]
     wanted = recorded.grid if grid is None else grid
     try:
         fields = LAYOUTS[layout].read_metadata({name.removeprefix(prefix): array for name, array in facts.items()})
@@ -347,7 +354,7 @@ def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksu
             tensors=tensors,
             num_heads=num_heads,
             recorded_grid=wanted,
-            recorded_fields=_fields_of_openai(layout, file.entries) | recorded.fields | fields,
+            recorded_fields=_fields_by_names(layout, prefix, file.entries) | recorded.fields | fields,
             preprocessing=recorded.preprocessing,
             recorded_names=recorded.class_names,
             family=recorded.family,
@@ -358,8 +365,8 @@ def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksu
             expected=recorded.sizes,
             stored_rows=LAYOUTS[layout].stored_rows({name.removeprefix(prefix): a for name, a in arrays.items()}),
             remarks=(
-                *describe_other_models(layout, prefix, file.entries),
-                *describe_unused(file, prefix, unused, ignored, classifies=HEAD_KERNEL in tensors),
+                *_describe_copies(prefix, copies),
+                *describe_unused(file, prefix, outside, unused, ignored, classifies=HEAD_KERNEL in tensors),
                 *recorded.remarks,
                 *_describe_names(recorded.class_names, tensors),
                 *families.assumed_fields(layout, tensors, recorded.fields),
@@ -373,12 +380,33 @@ def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksu
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
     if num_heads is None:
-        of_openai = recorded.num_heads is None and bool(_fields_of_openai(layout, file.entries))
+        of_openai = recorded.num_heads is None and _is_openai(layout, file.entries)
         usual = max((checkpoint.measured()[1] or 0) // CLIP_HEAD, 1) if of_openai else None
         checkpoint = _with_heads(checkpoint, usual or recorded.num_heads)
-    _check_parts(checkpoint, {} if recorded.is_note else LAYOUTS[layout].parts)
+    placed, others = len(tensors), len(checkpoint.unknown)
+    near = others and families.describe_missing(file.kind, file.entries, _family_rows(recorded), placed - others)
+    _check_parts(checkpoint, {} if recorded.is_note else LAYOUTS[layout].parts, near or "")
     _check_recorded_grid(checkpoint, grid)
+    if recorded.fixed_size:
+        checkpoint = _with_photos(checkpoint, recorded.fixed_size)
     return checkpoint
+
+
+def _describe_copies(taken: str, others: Sequence[str]) -> tuple[str, ...]:
+    """A line on the models of a file that are not taken, if there are any."""
+    names = ", ".join(repr(other.rstrip(".")) for other in others)
+    return (f"took {taken.rstrip('.')!r}, and not {names}",) if others else ()
+
+
+def _with_photos(checkpoint: Checkpoint, place: str) -> Checkpoint:
+    """Adds a line on photos of another size than the position table's, which the file's own software refuses."""
+    size, grid, side = getattr(checkpoint.preprocessing, "image_size", None), checkpoint.grid, checkpoint.stride
+    if size is None or grid is None or not checkpoint.has_positions or not side:
+        return checkpoint
+    if (size[0] // side, size[1] // side) == grid:
+        return checkpoint
+    line = f"photos of {size[0]} x {size[1]} by {place}, where positions are of {grid[0] * side} x {grid[1] * side}"
+    return dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, f"{line}: resized to the model's size"))
 
 
 def _describe_names(names: tuple[str, ...] | None, tensors: Mapping[str, np.ndarray]) -> tuple[str, ...]:
@@ -389,10 +417,23 @@ def _describe_names(names: tuple[str, ...] | None, tensors: Mapping[str, np.ndar
     return (f"set aside {len(names)} class names, since the head has {head.shape[-1]} classes",)
 
 
-def _fields_of_openai(layout: str, names: Iterable[str]) -> dict[str, str]:
-    """What OpenAI's code computes by. Its files have OpenCLIP's names, and three integers that OpenCLIP's have not."""
-    is_openai = layout == "open_clip" and {*OPENAI_INTEGERS} <= {name.rpartition(".")[2] for name in names}
-    return {"activation": "quick_gelu"} if is_openai else {}
+def _is_openai(layout: str, names: Iterable[str]) -> bool:
+    """Whether OpenAI's code wrote a file: with OpenCLIP's names, and three integers that OpenCLIP's have not."""
+    return layout == "open_clip" and {*OPENAI_INTEGERS} <= {name.rpartition(".")[2] for name in names}
+
+
+def _fields_by_names(layout: str, prefix: str, names: Collection[str]) -> dict[str, Any]:
+    """What the code computes by whose files have the names of another software, and some more."""
+    if _is_openai(layout, names):
+        return {"activation": "quick_gelu"}
+    if layout == "timm" and prefix.endswith("encoder.") and f"{prefix[:-8]}{_OF_SEGMENTER}" in names:
+        return {"layer_norm_epsilon": 1e-5}
+    return {}
+
+
+def _family_rows(recorded: metadata.Metadata) -> list[Layout]:
+    """The layouts of the family that the metadata name; of none all that there are."""
+    return [LAYOUTS[name] for name in recorded.layouts or LAYOUTS]
 
 
 def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> tuple[str, str]:
@@ -402,15 +443,22 @@ def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> t
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {file.path}") from error
     if known is None:
+        near = families.describe_missing(file.kind, file.entries, _family_rows(recorded))
+        names = f"known here: {', '.join(LAYOUTS)}" if not near else "known here, and whole"
         raise CheckpointError(
-            f"the file must be in a layout that is known here: {', '.join(LAYOUTS)}.\n"
+            f"the file must be in a layout that is {names}.\n"
             f"Received: {file.path} with {len(file.entries)} arrays: {', '.join(sorted(file.entries)[:5])}, ..."
+            + f" It is nearest to {near}."
+            * bool(near)
         )
     if recorded.layouts and known[0] not in recorded.layouts:
+        near = families.describe_missing(file.kind, file.entries, _family_rows(recorded))
         raise CheckpointError(
             "config.json names a family, and the tensors must be of that family: another one computes other numbers.\n"
             f"Received: {recorded.family}, whose files have the layout {' or '.join(recorded.layouts)}, and "
             f"tensors in the layout {known[0]}, {file.path}. Put the config.json of these weights into their folder."
+            + f" It is nearest to {near}."
+            * bool(near)
         )
     if not recorded.layouts and recorded.layout != known[0]:
         families.check_one_family(known[0], file.entries, file.path)
@@ -420,19 +468,20 @@ def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> t
 def file_in(path: FilePath) -> Path:
     """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, that of OpenCLIP, or an index of shards.
 
-    Else the only file of an image tower among those of the folder that are named otherwise.
+    Else the only file of an image tower among those of the folder that are named otherwise. Of a run of the task
+    `contrastive` it is that of both towers, in its folder `model`.
     """
     path = expand_path(path)
     if not path.is_dir():
         return path
-    usual = next((path / name for name in WEIGHT_FILES if (path / name).is_file()), None)
+    usual = next((path / name for name in (*WEIGHT_FILES, TOWERS_FILE) if (path / name).is_file()), None)
     return usual or lone_file(path, lambda file: recognize(file.kind, file.entries) is not None) or path
 
 
 def lone_file(folder: Path, is_wanted: Callable[[TensorFile | ShardedFile], bool]) -> Path | None:
     """The only `.npz`, `.pt` or `.pth` in a folder that is wanted; `None` of none, several or very many."""
     found = sorted(file for file in folder.iterdir() if file.suffix in _LONE and file.is_file())
-    if len(found) <= _MOST_LOOKED_AT:
+    if len(found) <= _MOST_OPENED:
         with contextlib.suppress(CheckpointError):  # of a file that cannot be read, which another error names
             found = [file for file in found if is_wanted(scan_any(file))]
     return found[0] if len(found) == 1 else None
@@ -459,23 +508,28 @@ _WHAT: Mapping[str, str] = {  # parts: what they are in the tensors, where the n
     "mlp_rows": " (rows of the first matrix of the MLP)",
     "map_rows": " (rows of the first matrix of the pooling's MLP)",
     "channels": " (of images, by the kernel of the patches)",
+    "gated_mlp": " (an MLP with a gate, in which alone a SiLU is computed here)",
     "kv_heads": " (heads of keys and values in each block)",
 }
 
 
-def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]]) -> None:
+def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]], near: str) -> None:
     """Raises where tensors contradict the file's metadata, or lack what the family's files have.
 
     Args:
         checkpoint: of a file that may have been cut short.
         allowed: the values that each part has in files of this layout.
+        near: what a file of a layout with more of its names lacks.
     """
     if checkpoint.is_resnet:
         return
     found = checkpoint.parts
     expected = {**allowed, **{name: (value,) for name, value in checkpoint.expected.items()}}
+    others, place = checkpoint.unknown, "in the file"
+    if others:
+        place = f"among the arrays that are read; {len(others)} others are there, as {min(others)}"
     wrong = [
-        f"{name} {' or '.join(map(str, values))}, and {found[name]} in the file{_WHAT.get(name, '')}"
+        f"{name} {' or '.join(map(str, values))}, and {found[name]} {place}{_WHAT.get(name, '')}"
         for name, values in expected.items()
         if values and found.get(name) is not None and found[name] not in values
     ]
@@ -484,8 +538,11 @@ def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]])
         raise CheckpointError(
             "the tensors must be those that config.json and the files of the family have.\n"
             f"Received: {'; '.join(wrong)}, {checkpoint.path}{family}, layout {checkpoint.layout}. "
-            "The file may be cut short, or of another model: bring it again, or put its own config.json beside it."
+            + (f"It is nearest to {near}." if near else _BRING)
         )
+
+
+_BRING = "The file may be cut short, or of another model: bring it again, or put its own config.json beside it."
 
 
 def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:

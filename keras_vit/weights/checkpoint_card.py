@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.config.variants import FAMILIES, VARIANTS
-from keras_vit.files import json_object
+from keras_vit.files import json_object, read_json_object
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import (
     FACTS,
@@ -24,7 +24,7 @@ from keras_vit.pages.cards import (
     preprocessing_section,
 )
 from keras_vit.version import __version__
-from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.checkpoint import TOWERS_NAME, Checkpoint
 from keras_vit.weights.families import FOLDERS, LAYOUTS
 from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE, differences
 from keras_vit.weights.read import CheckpointError
@@ -69,6 +69,38 @@ def use_section(checkpoint: Checkpoint, layout: str, place: str) -> str:
         "print(model.predict(model.preprocessing(photo)[None]))\n```\n\n"
         f"With {LAYOUTS[layout].software}:\n\n```python\n{opening}\n```"
     )
+
+
+_OPENING = {  # of a repository with both towers, by software
+    "transformers": "from transformers import AutoModel, AutoProcessor\n\nmodel = AutoModel.from_pretrained({0})\n"
+    "processor = AutoProcessor.from_pretrained({0})",
+    "open_clip": "import open_clip\n\nmodel, preprocess = open_clip.create_model_from_pretrained({0})",
+}
+
+
+def opened_by(file: Path) -> str | None:
+    """Other software that opens the folder of a file of both towers, `""` for none; `None` of a file of one tower."""
+    if file.name == TOWERS_NAME:
+        return "open_clip" if (file.parent / "open_clip_config.json").is_file() else ""
+    config = read_json_object(file.parent / "config.json") or {}
+    return "transformers" if "text_config" in config else None
+
+
+def towers_use_section(software: str, name: str) -> str:
+    """How both towers of a repository are opened here and by other software.
+
+    Args:
+        software: as of `opened_by`.
+        name: `hf:owner/name`.
+    """
+    section = (
+        f'```python\nimport keras_vit\n\nmodel = keras_vit.zero_shot({json.dumps(name)}, classes=["cat", "dog"])\n'
+        'photo = keras_vit.read_image("photo.jpg")\nprint(model.predict(model.preprocessing(photo)[None]))\n```'
+    )
+    if not software:
+        return f"{section}\n\nkeras_vit alone opens these files."
+    place = name.removeprefix("hf:") if software == "transformers" else name.replace("hf:", "hf-hub:")
+    return f"{section}\n\nWith {software}:\n\n```python\n{_OPENING[software].format(json.dumps(place))}\n```"
 
 
 def photos_section(checkpoint: Checkpoint, layout: str) -> str:

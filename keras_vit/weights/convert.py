@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from keras_vit.annotations import FilePath, Pair
-from keras_vit.checks import ArgumentError, check_choice, check_positive_int
+from keras_vit.checks import ArgumentError, check_choice, check_order, check_positive_int
 from keras_vit.config.records import Positions
 from keras_vit.config.variants import VARIANTS
 from keras_vit.files import atomic_write, expand_path
@@ -168,9 +168,10 @@ def _check_labels(labels: Sequence[str], classes: int, folder: bool, destination
             "`labels` are written into the config.json of a folder; a single file has no place for them.\n"
             f"Received: labels for {destination}. Pass a folder as the path, or leave `labels` out."
         )
-    if isinstance(labels, (str, set, frozenset, dict)) or not all(isinstance(name, str) for name in labels):
-        raise TypeError(f"`labels` must be a list of names, which are strings.\nReceived: labels={labels!r:.80}.")
+    check_order("labels", labels)
     labels = list(labels)
+    if not all(isinstance(name, str) for name in labels):
+        raise TypeError(f"`labels` must be a list of names, which are strings.\nReceived: labels={labels!r:.80}.")
     twice = [name for name, count in collections.Counter(labels).items() if count > 1]
     if len(labels) != classes or twice or "" in labels:
         raise ValueError(

@@ -1,6 +1,7 @@
 """The config of a file's model, by its tensors, its metadata and the table of published weights."""
 
 import dataclasses
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -34,9 +35,10 @@ def infer_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[st
     patch_size, hidden_size, num_layers, mlp_dim, stages = checkpoint.measured()
     received = f"Received: {checkpoint.path}, which looks like {checkpoint.describe()}"
     if not all((patch_size, hidden_size, num_layers, mlp_dim)):
+        unknown = f", with {len(checkpoint.unknown)} arrays of other names, as {', '.join(checkpoint.unknown[:3])}"
         raise CheckpointError(
-            "without a config, all parts of the file must be known here.\n"
-            f"{received}, with {len(checkpoint.unknown)} arrays of other names, as {', '.join(checkpoint.unknown[:3])}."
+            "without a config, all parts of the file must be known here, and none may be empty.\n"
+            f"{received}{unknown if checkpoint.unknown else ''}."
         )
     num_heads = checkpoint.num_heads or fields.get("num_heads")
     not_read = [line for line in checkpoint.remarks if "not understood" in line]
@@ -68,7 +70,15 @@ def assumed_defaults(checkpoint: Checkpoint, given: Collection[str]) -> tuple[st
         lines += [f"{checkpoint.family} is not known here: took the layout {row.name} by the tensors"]
     names = ["layer_norm_epsilon"] if fields["gated_mlp"] else ["activation", "layer_norm_epsilon"]
     names += ["pool_prefix_tokens"] if "pool_prefix_tokens" in fields else []  # of one with prefix tokens
-    known = {*given, *checkpoint.recorded_fields, *(names if checkpoint.is_known and row.software == "timm" else ())}
+    recorded = {*given, *checkpoint.recorded_fields}
+    if "siglip" in checkpoint.family and not checkpoint.is_known and "activation" not in recorded:
+        warnings.warn(
+            f"{checkpoint.family} is no model that is known here, and nothing says which GELU it has: SigLIPs of timm "
+            f"have either. Took activation={fields['activation']!r}; pass `activation=` if it is the other.",
+            UserWarning,
+            stacklevel=4,
+        )
+    known = {*recorded, *(names if checkpoint.is_known and row.software == "timm" else ())}
     silent = ", ".join(f"{name} {fields[name]}" for name in names if name not in known)
     if silent and row.suffix == ".safetensors":  # else of one software, which computes one function
         lines.append(f"{silent}: as {row.software} computes, since the file does not say")

@@ -43,10 +43,14 @@ from keras_vit.weights.families.dinov3 import PERIODS
 from keras_vit.weights.families.layout import UNSTORED_FIELDS
 from keras_vit.weights.infer_fields import infer_fields
 from keras_vit.weights.read import CheckpointError
-from keras_vit.weights.text_tower import ADAPTER, NO_PASS
+from keras_vit.weights.text_tower import ADAPTER, NO_PASS, OF_OTHERS
 
 _log = logging.getLogger("keras_vit")
 # Lines on layers after the output of a model without a head.
+_PHOTOS_OR_NAMES = re.compile(  # remarks by which photos are prepared, or answers named, otherwise than a file says
+    r"(preprocessing|text|do_pad|crop_to_patches|id2label|label2id|label_names|class_names) of .* not understood"
+    r"|set aside (\d+ )?class names|photos of \d+ x"
+)
 _LEFT_OUT = re.compile(r"set aside (head(_distillation)?|pre_logits|pooling|pooled_norm) .*|pooling none, where .*")
 
 
@@ -171,6 +175,12 @@ def fill(
             variable.assign(float32_copy(tensors.pop(path)))
     for line in report:
         _log.info("%s: %s", checkpoint.path.name, line)
+    if deferred and (lines := [line for line in checkpoint.remarks if _PHOTOS_OR_NAMES.match(line)]):
+        warnings.warn(
+            f"photos may be prepared, or classes named, otherwise than the files of {checkpoint.path.parent} say. "
+            f"{'; '.join(lines)}",
+            stacklevel=3,
+        )
     if zero_head:  # at the end, so that a model is whole even where warnings are errors
         _warn_zero_head(checkpoint)
     return tuple(report)
@@ -227,7 +237,7 @@ def _adapt(
 def _check_strict(checkpoint: Checkpoint, report: list[str], variables: Mapping[str, Any]) -> None:
     """Raises if the file needs an adaptation; layers after the output of a model without a head do not count."""
     classifies = any(path.split("/")[0] in HEADS.values() for path in variables)
-    used = [line for line in report if not line.endswith((NO_PASS, ADAPTER))]
+    used = [line for line in report if not line.endswith((NO_PASS, ADAPTER, OF_OTHERS))]
     adapted = [line for line in used if classifies or not _LEFT_OUT.fullmatch(line)]
     if not adapted:
         return
@@ -340,9 +350,9 @@ def _advice(own: list[str], others: list[str], strange: list[str], fields: str) 
 
 def _warn_zero_head(checkpoint: Checkpoint) -> None:
     warnings.warn(
-        f"the head of {checkpoint.path.name} is all zeros, so every class gets the same score: the paper's "
-        "ImageNet-21k files were published without their head. Pass `classes=k` to fine-tune, or use "
-        "weights with a trained head (AugReg's ImageNet-21k files have one) to predict.",
+        f"the head of {checkpoint.path.name} is all zeros, except perhaps its bias, so every photo gets the same "
+        "scores: the paper's ImageNet-21k files were published without their head. Pass `classes=k` to fine-tune, or "
+        "use weights with a trained head (AugReg's ImageNet-21k files have one) to predict.",
         stacklevel=4,
     )
 

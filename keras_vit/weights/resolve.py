@@ -9,20 +9,22 @@ import hashlib
 import logging
 import os
 import re
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.config.variants import RESNETS, VARIANTS
-from keras_vit.files import expand_path
-from keras_vit.weights.checkpoint import WEIGHT_FILES, file_in
+from keras_vit.files import access_error, expand_path, file_sha256
+from keras_vit.weights.checkpoint import TOWERS_FILE, WEIGHT_FILES, file_in
 from keras_vit.weights.download import fetch, place_at_hand
-from keras_vit.weights.download.cache import file_sha256
+from keras_vit.weights.download.cache import Check
 from keras_vit.weights.download.hugging_face import JSON_FILES, fetch_from_hub, find_in_library_cache, is_missing
 from keras_vit.weights.download.remote import DownloadError, RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
 from keras_vit.weights.metadata.open_clip import NAME as OPEN_CLIP
-from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.read import CheckpointError, open_checkpoint
 from keras_vit.weights.read.sharded import INDEX, read_index, scan_any
 from keras_vit.weights.registry import WeightsRecord, all_records, find_weights
 from keras_vit.weights.registry.augreg import looks_like_augreg
@@ -56,7 +58,7 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
         TypeError: if `weights` is neither text nor a path.
         ValueError: for an unknown name; the error lists the nearest ones.
         FileNotFoundError: if it is a path, and nothing is there.
-        CheckpointError: if the file's sha256 is another.
+        CheckpointError: for a pipe or a device, and for a file that cannot be read or whose sha256 is another.
         DownloadError: (an `OSError`) if it cannot be brought.
     """
     check_weights(weights)
@@ -67,6 +69,9 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
             return WeightsFile(fetch(_remote_url(weights, sha256), check=check_file))
         if not is_path(weights):
             record = find_weights(weights, _check_variant(variant, weights))
+            if os.path.exists(weights):
+                words = f"the published weights {weights!r} are taken, not the file or folder of that name"
+                warnings.warn(f"{words}, which is './{weights}'.", UserWarning, stacklevel=2)
             if record.hf_repo is not None:
                 return _from_hugging_face(f"hf:{record.hf_repo}", variant, sha256)
             file = remote_file(record, sha256)
@@ -75,8 +80,7 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
     path = expand_path(weights)
     if os.path.isdir(path):
         return _from_folder(path, variant, sha256)
-    if not os.path.isfile(path):
-        raise _not_found(weights)
+    _check_place(weights, path)
     return WeightsFile(_check_sha256(path, sha256), _find_record(path, variant))
 
 
@@ -113,7 +117,8 @@ def check_weights(weights: FilePath) -> None:
         )
     path = expand_path(weights)
     # `os.path` knows no error, where `Path` raises one for names that are too long, as those of some URLs.
-    if path.suffix == ".keras" or os.path.isfile(path / "best.keras"):
+    is_run = os.path.isfile(path / "best.keras") and not os.path.isfile(path / TOWERS_FILE)
+    if path.suffix == ".keras" or is_run:
         raise ArgumentError(
             "`weights` must be a checkpoint, and a .keras file or the folder of a run holds a whole model.\n"
             f"Received: weights={os.fspath(weights)!r}. `keras-vit evaluate`, `predict` and `export` take it as the "
@@ -131,16 +136,23 @@ def check_available(weights: FilePath, variant: str | None) -> None:
         if not is_path(weights):
             find_weights(weights, _check_variant(variant, weights))
             return
-    if not os.path.exists(expand_path(weights)):
-        raise _not_found(weights)
+    _check_place(weights, expand_path(weights))
 
 
-def _not_found(weights: FilePath) -> FileNotFoundError:
+def _check_place(weights: FilePath, path: Path) -> None:
+    """Raises unless a folder or a file that can be read is there."""
+    if os.path.isdir(path):
+        return
+    if os.path.exists(path):
+        with open_checkpoint(path):
+            return
+    reason = access_error(path)
+    found = "there is nothing at that path" if reason is None else f"that path cannot be reached: {reason}"
     is_like_one = isinstance(weights, str) and HF_NAME.fullmatch(f"hf:{weights}") and weights[0] not in ".~"
-    hub = f" A repository of the Hugging Face Hub is named 'hf:{weights}'." if is_like_one else ""
-    return FileNotFoundError(
+    hub = f" A repository of the Hugging Face Hub is named 'hf:{weights}'." if is_like_one and reason is None else ""
+    raise FileNotFoundError(
         "`weights` must be None, a published name (`keras_vit.list_weights()` has them), or the path of a "
-        f"file or folder.\nReceived: weights={os.fspath(weights)!r}, and there is nothing at that path.{hub}"
+        f"file or folder.\nReceived: weights={os.fspath(weights)!r}, and {found}.{hub}"
     )
 
 
@@ -273,7 +285,8 @@ def _any_of_repository(repository: str, revision: str | None, sha256: str | None
     missing = []
     for file in at_hand or files:
         try:
-            return _fetch_whole(file, repository, revision, sha256)
+            others = (*JSON_FILES, OPEN_CLIP) if file.name.startswith("open_clip_") else JSON_FILES
+            return fetch_whole(file, repository, revision, check_file, others, sha256)
         except DownloadError as error:
             if not is_missing(error):
                 raise
@@ -281,16 +294,22 @@ def _any_of_repository(repository: str, revision: str | None, sha256: str | None
     raise missing[0]
 
 
-def _fetch_whole(file: RemoteFile, repository: str, revision: str | None, sha256: str | None) -> Path:
-    """A file of weights with the JSON of its folder, or an index with its shards."""
-    others = (*JSON_FILES, OPEN_CLIP) if file.name.startswith("open_clip_") else JSON_FILES
+def fetch_whole(
+    file: RemoteFile,
+    repository: str,
+    revision: str | None,
+    check: Check,
+    others: Sequence[str],
+    sha256: str | None = None,
+) -> Path:
+    """A file of a repository, or an index with its shards; arguments and errors are those of `fetch_from_hub`."""
     if not file.name.endswith(INDEX):
-        return fetch_from_hub(dataclasses.replace(file, sha256=sha256), repository, revision, check_file, others)
+        return fetch_from_hub(dataclasses.replace(file, sha256=sha256), repository, revision, check, others)
     index = _check_sha256(fetch_from_hub(file, repository, revision, read_index, others), sha256)
     for shard in read_index(index):
         valid = lambda path: scan_any(path).check()  # noqa: E731
         fetch_from_hub(file_of_hub(repository, revision, shard), repository, revision, valid, ())
-    check_file(index)
+    check(index)
     return index
 
 

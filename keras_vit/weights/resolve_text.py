@@ -17,13 +17,15 @@ from keras_vit.files import expand_path, read_json_object
 from keras_vit.text.opening import has_vocabulary, vocabulary_name
 from keras_vit.weights import registry
 from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, fetch, place_at_hand
-from keras_vit.weights.download.hugging_face import fetch_from_hub, find_in_library_cache, is_missing
-from keras_vit.weights.read.sharded import scan_any
+from keras_vit.weights.download.cache import Check
+from keras_vit.weights.download.hugging_face import find_in_library_cache, is_missing
+from keras_vit.weights.read.sharded import INDEX, scan_any
 from keras_vit.weights.registry import WeightsRecord, find_weights
 from keras_vit.weights.registry.record import read_text_rows
 from keras_vit.weights.resolve import (
     HF_NAME,
     check_weights,
+    fetch_whole,
     file_of_hub,
     find_file,
     is_path,
@@ -40,12 +42,13 @@ _VOCABULARIES = {
     "tips": "tips_data/v1_0/checkpoints/tokenizer.model",
 }
 # What a repository may have next to a file of both towers: which tower it is, and its tokenizer.
-_TEXT_FILES = (
+TEXT_FILES = (
     *("config.json", "open_clip_config.json", "tokenizer_config.json", "tokenizer.json"),
     *("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.json", "merges.txt"),
-    "bpe_simple_vocab_16e6.txt.gz",
+    *("bpe_simple_vocab_16e6.txt.gz", "keras_vit_tokenizer.json"),
 )
 _OPEN_CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # as OpenCLIP looks for them
+_OWN_FILES = tuple(f"{name}{end}" for end in ("", INDEX) for name in ("model.safetensors", "pytorch_model.bin"))
 _OF_OPEN_CLIP = ("timm", "laion", "apple", "UCSC-VLAA")  # whose repositories have both towers in its files
 _NO_MIRROR = "must be in the directory of KERAS_VIT_MIRROR"  # as `fetch` says of a file that is not there
 
@@ -128,10 +131,12 @@ def _of_record(record: WeightsRecord) -> TextSource:
         )
     fields: dict[str, Any] = {"num_heads": int(row["num_heads"])} if row["num_heads"] else {}
     # One switch rules the activations of both towers.
-    if record.family == "clip" and isinstance(record.config, ViTConfig):
+    if record.family in ("clip", "tinyclip") and isinstance(record.config, ViTConfig):
         fields["activation"] = record.config.activation
     if row["text"].startswith("hf:"):
-        found = _of_repository(row["text"].removeprefix("hf:"), None, _OPEN_CLIP_FILES, record)
+        repository = row["text"].removeprefix("hf:")
+        names = _OPEN_CLIP_FILES if _is_of_open_clip(repository) else ()
+        found = _of_repository(repository, None, names, record)
         return dataclasses.replace(found, fields=fields, record=record)
     file = _remote(row["text"]) if row["text"] else remote_file(record)
     warn_terms(record, place_at_hand(file))
@@ -153,27 +158,28 @@ def _of_repository(
 ) -> TextSource:
     """A repository's file of both towers, with its tokenizer, which OpenCLIP may name in another repository."""
     if not names:
-        own, other = ("model.safetensors", "pytorch_model.bin"), _OPEN_CLIP_FILES
-        names = (*other, *own) if repository.partition("/")[0] in _OF_OPEN_CLIP else (*own, *other)
+        names = (*_OPEN_CLIP_FILES, *_OWN_FILES) if _is_of_open_clip(repository) else (*_OWN_FILES, *_OPEN_CLIP_FILES)
     files = [file_of_hub(repository, revision, name) for name in names]
     at_hand = (place_at_hand(file) or find_in_library_cache(file, repository, revision) for file in files)
     warn_terms(record, next(filter(None, at_hand), None) if record and record.terms else None)
-    path = _first(repository, revision, files, _TEXT_FILES, _check)
+    path = _first(repository, revision, files, TEXT_FILES, _check)
     elsewhere = vocabulary_name(read_json_object(path.with_name("open_clip_config.json")) or {})
     if has_vocabulary(path.parent) or not elsewhere or path.name not in _OPEN_CLIP_FILES:
         return TextSource(path)
     files = [file_of_hub(elsewhere, None, name) for name in ("tokenizer.json", "spiece.model")]
-    return TextSource(path, _first(elsewhere, None, files, ("tokenizer_config.json",)))
+    return TextSource(path, _first(elsewhere, None, files, ("tokenizer_config.json",), lambda path: None))
 
 
-def _first(
-    repository: str, revision: str | None, files: Sequence[RemoteFile], others: tuple, check: Any = None
-) -> Path:
+def _is_of_open_clip(repository: str) -> bool:
+    return repository.partition("/")[0] in _OF_OPEN_CLIP
+
+
+def _first(repository: str, revision: str | None, files: Sequence[RemoteFile], others: tuple, check: Check) -> Path:
     """The first of some files that a repository has, or that is at hand without a network."""
     first: DownloadError | None = None
     for file in files:
         try:
-            return fetch_from_hub(file, repository, revision, check, others)
+            return fetch_whole(file, repository, revision, check, others)
         except DownloadError as error:
             if not isinstance(error, OfflineError) and not is_missing(error) and _NO_MIRROR not in str(error):
                 raise

@@ -1,6 +1,8 @@
 """From a model to a checkpoint file that other software opens."""
 
+import contextlib
 import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,12 +12,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.annotations import FilePath, Variable
+from keras_vit.annotations import FilePath, Pair, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.text import TextConfig
-from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path
 from keras_vit.layers import AddPositionEmbs, BiTRoot
+from keras_vit.model.dense_model import DenseModel
 from keras_vit.model.freezing import merge_lora
 from keras_vit.model.layer_access import (
     HEADS,
@@ -34,8 +36,8 @@ from keras_vit.model.layer_access import (
 from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.renamed import accepts_old_arguments
-from keras_vit.text.opening import write_tokenizer
-from keras_vit.weights.checkpoint import PATCH_KERNEL, SAFETENSORS_NAME, TABLE, Checkpoint
+from keras_vit.text.opening import write_tokenizer, write_transformers_tokenizer
+from keras_vit.weights.checkpoint import PATCH_KERNEL, SAFETENSORS_NAME, TABLE, TOWERS_NAME, Checkpoint
 from keras_vit.weights.convert import (
     check_architecture,
     check_replaceable,
@@ -44,8 +46,10 @@ from keras_vit.weights.convert import (
     write_npz,
     write_safetensors,
 )
-from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.families import HEAD_LAYOUTS, LAYOUTS
 from keras_vit.weights.families.text import TEXT_LAYOUTS
+from keras_vit.weights.heads import ENCODER, HEAD_NOTE
+from keras_vit.weights.metadata.two_towers import is_usual_clip, open_clip_config, transformers_towers
 from keras_vit.weights.read import CheckpointError, scan
 from keras_vit.weights.text import NOTE
 
@@ -75,7 +79,11 @@ def save_checkpoint(
             card, `README.md`. A card that a user has written or edited stays.
         format: `"official"`, names as published, the default; `"linen"`, names of today's official code;
             `"big_vision"`; `"timm"`; or `"huggingface"`, ViT or, for a distilled model, DeiT. Of a `ResNet` `"bit"`,
-            names as published, the default; or `"bit_paper"`, big_vision's.
+            names as published, the default; or `"bit_paper"`, big_vision's. Of a `ContrastiveModel`, whose path is a
+            new folder, `"open_clip"`, of a usual CLIP, or `"huggingface"`: transformers' CLIP, MetaCLIP 2, SigLIP or,
+            of an image tower from a NaFlex file, SigLIP 2. By default keras_vit opens it, and OpenCLIP if it can.
+            Of a `DenseModel` the layout of its head, by default the one that was read; the path is a `.safetensors`
+            file of the head alone, or a folder with the encoder below it, which `segmenter` and `depth_estimator` open.
         labels: names of the K classes in the order of the logits, each once, for the JSON of a folder: `id2label` and
             `label2id` of transformers, `label_names` of timm. By default `model.class_names`, which a single file
             keeps in its note.
@@ -99,6 +107,12 @@ def save_checkpoint(
     """
     if isinstance(model, TextTransformer):
         return save_text_checkpoint(model, path, format)
+    if isinstance(model, DenseModel):
+        return save_dense_model(model, path, format)
+    if isinstance(getattr(model, "text", None), TextTransformer):
+        both: Any = model  # a ContrastiveModel
+        scale, bias = both.scale_and_bias()
+        return save_towers(both.image, both.text, path, scale, bias, format)
     _check_end(model)
     if isinstance(model, VisionTransformer) and lora_layers(model):
         model = merge_lora(model)  # no layout has a place for factors
@@ -145,6 +159,76 @@ def save_checkpoint(
     return write_checkpoint(checkpoint, path, layout, labels)
 
 
+def save_dense_model(model: DenseModel, path: FilePath, format: str | None = None) -> Path:
+    """Writes the head of a model of maps in the layout it was read in, and into a folder its encoder too.
+
+    Args:
+        model: that `segmenter` or `depth_estimator` made.
+        path: a `.safetensors` file for the head alone, or a folder.
+        format: a layout of heads; by default the one that was read.
+    """
+    layout = format or model.layouts[0]
+    check_choice("format", layout, HEAD_LAYOUTS)
+    row, destination = HEAD_LAYOUTS[layout], expand_path(path)
+    start = f"{model.head.name}/"
+    found = {name.removeprefix(start): value for name, value in weight_paths(model).items() if name.startswith(start)}
+    values = {name: np.asarray(ops.convert_to_numpy(value), "float32") for name, value in found.items()}
+    if lost := row.unmapped(values):
+        raise CheckpointError(
+            f"the {row.name} layout must have a place for every weight of the head.\n"
+            f"Received: {model.name!r} with {', '.join(lost[:5])}. Save it as .keras."
+        )
+    of_file = f"{ENCODER}/"
+    unread = model.unread if layout == model.layouts[0] else {}
+    arrays = row.to_file(values) | {name: array for name, array in unread.items() if not name.startswith(of_file)}
+    note: dict[str, Any] = {HEAD_NOTE: _facts_of_head(model, layout), "folder_config": dict(model.folder_config)}
+    in_folder = destination.suffix != ".safetensors"
+    whole = model.layouts[1] in row.encoder_layouts
+    if in_folder:
+        destination.mkdir(exist_ok=True)
+        destination = destination / SAFETENSORS_NAME
+    check_replaceable(destination)
+    if whole:
+        of_encoder = row.encoder[row.encoder_layouts.index(model.layouts[1])]
+        written = _written_encoder(model, destination.parent)
+        note |= written[1]
+        arrays = {of_encoder + name: array for name, array in written[0].items()} | arrays
+    write_safetensors(destination, arrays.items(), note)
+    if in_folder and whole and model.folder_config:
+        write_json(destination.parent / "config.json", dict(model.folder_config))
+    if in_folder and not whole:
+        (destination.parent / ENCODER).mkdir(exist_ok=True)
+        of_encoder = model.layouts[1] or "official"
+        place = destination.parent / ENCODER / f"model{LAYOUTS[of_encoder].suffix}"
+        file = scan(save_checkpoint(model.encoder, place, of_encoder))
+        unread = {name.removeprefix(of_file): array for name, array in model.unread.items() if name.startswith(of_file)}
+        if unread.keys() <= file.entries.keys() and unread:
+            write_safetensors(place, (file.read(list(file.entries)) | unread).items(), file.note)
+    return destination
+
+
+def _facts_of_head(model: DenseModel, layout: str) -> dict[str, Any]:
+    """What no tensor says of a head, for the note."""
+    bins = layer_named(model, "depths")
+    facts = {"layout": layout, "blocks": list(model.blocks), "normed": model.normed, "unit": model.unit}
+    facts |= {} if model.class_names is None else {"class_names": list(model.class_names)}
+    if getattr(bins, "rule", "range") == "sigmoid":
+        facts["max_depth"] = (model.depth_range or (None,))[-1]
+    elif model.depth_range is not None:
+        facts["depth_range"] = list(model.depth_range)
+    ways = {name: getattr(bins, name) for name in ("bins", "normalise") if hasattr(bins, name)}
+    positions = stem_positions(model)
+    return facts | ways | ({} if positions is None else {"resize_method": positions.resize_method})
+
+
+def _written_encoder(model: DenseModel, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of the encoder as its layout names them, and the note."""
+    with tempfile.TemporaryDirectory(dir=folder) as place, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what the software of the encoder alone would compute
+        written = scan(save_checkpoint(model.encoder, Path(place) / "encoder.safetensors", model.layouts[1]))
+        return written.read(list(written.entries)), written.note
+
+
 def save_text_checkpoint(model: TextTransformer, path: FilePath, format: str | None = None) -> Path:
     """Writes a text tower for the software of a layout, with its config in a note; see `save_checkpoint`.
 
@@ -153,6 +237,7 @@ def save_text_checkpoint(model: TextTransformer, path: FilePath, format: str | N
         path: destination, ending in `.npz` for `"big_vision_text"`, else in `.safetensors`.
         format: a layout of text towers; by default the first that has a place for every weight.
     """
+    model = merge_lora(model) if lora_layers(model) else model  # no layout has a place for factors
     destination, tensors = expand_path(path), {variable.path: variable for variable in model.variables}
     places = {name for name, row in TEXT_LAYOUTS.items() if not row.unmapped(tensors)}
     fitting = [name for name in TEXT_LAYOUTS if name in places and _is_computed_by(name, model.config)]
@@ -171,25 +256,32 @@ def save_text_checkpoint(model: TextTransformer, path: FilePath, format: str | N
     return destination
 
 
-TOWERS_NAME = f"open_clip_{SAFETENSORS_NAME}"
+TOWER_FORMATS = ("open_clip", "huggingface")
+_NAFLEX = LAYOUTS["huggingface_siglip2"]
 # Layouts of image towers that have a text tower next to them in the file, with those that it may have. Towers of other
 # layouts stand below names of their own, as OpenCLIP has them.
 _WITH_TEXT: Mapping[str, str] = {
     "open_clip": "open_clip_text",
     "huggingface_clip": "huggingface_text",
     "huggingface_siglip": "huggingface_siglip_text",
+    _NAFLEX.name: "huggingface_siglip_text",
     "open_clip_gap": "open_clip_text",
 }
 _TRUNK, _TEXT = "visual.trunk.", "text."
 
 
 def save_towers(
-    image: VisionTransformer, text: TextTransformer, folder: FilePath, logit_scale: float, logit_bias: float | None
+    image: VisionTransformer,
+    text: TextTransformer,
+    folder: FilePath,
+    logit_scale: float,
+    logit_bias: float | None,
+    format: str | None = None,
 ) -> Path:
-    """Writes both towers into a new folder, `open_clip_model.safetensors`, with the tokenizer.
+    """Writes both towers into a new folder, with the tokenizer.
 
-    `build`, `build_text`, `tokenizer` and `zero_shot` open the folder, and OpenCLIP those of its own class, whose
-    config is written too. A note in the file has what no tensor says.
+    `build`, `build_text`, `tokenizer` and `zero_shot` open the folder. OpenCLIP does if the towers are of its own
+    class, whose config is written too. A note in the file has what no tensor says.
 
     Args:
         image: the image tower.
@@ -197,25 +289,85 @@ def save_towers(
         folder: new, in a folder that exists.
         logit_scale: logarithm of the factor on cosines.
         logit_bias: what is added to logits; `None` for nothing.
+        format: `"open_clip"`, or `"huggingface"` for transformers; by default OpenCLIP's names, of any towers.
 
     Raises:
-        CheckpointError: if no layout has a place for every weight; the folder is not there then.
+        CheckpointError: if no layout has a place for every weight, or the software of `format` has no such class; the
+            folder is not there then.
         FileExistsError: if something is there.
     """
+    check_choice("format", format or TOWER_FORMATS[0], TOWER_FORMATS)
     folder = expand_path(folder)
     folder.mkdir()
     text.logit_scale, text.logit_bias = logit_scale, logit_bias
     try:
-        layout, arrays, note = _of_both(image, text, folder)
-        write_safetensors(folder / TOWERS_NAME, arrays.items(), note)
+        if format == "huggingface":
+            return _write_transformers(image, text, folder)
+        return _write_open_clip(image, text, folder, any_towers=format is None)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _write_open_clip(image: VisionTransformer, text: TextTransformer, folder: Path, any_towers: bool) -> Path:
+    layout, arrays, note = _of_both(image, text, folder)
+    is_usual = layout == "open_clip" and is_usual_clip(image.config, text.config)
+    if not is_usual and not any_towers:
+        raise CheckpointError(
+            "OpenCLIP must have a class of both towers, and of its own CLIP the largest id ends a text.\n"
+            f"Received: {image.config} and {text.config}. Leave `format` out for a folder of keras_vit, or save them "
+            "for transformers."
+        )
+    write_safetensors(folder / TOWERS_NAME, arrays.items(), note)
     if text.tokenizer is not None:
         write_tokenizer(text.tokenizer, folder)
-    if layout == "open_clip" and _is_usual_clip(image.config, text.config):
-        write_json(folder / "open_clip_config.json", _open_clip_config(image, text))
+    if is_usual:
+        config = open_clip_config(image.config, text.config, _sizes(image), image.preprocessing)
+        if text.logit_bias:  # without the word OpenCLIP's class has no place for the bias in the file
+            config["model_cfg"]["init_logit_bias"] = text.logit_bias
+        write_json(folder / "open_clip_config.json", config)
     return folder / TOWERS_NAME
+
+
+def _write_transformers(image: VisionTransformer, text: TextTransformer, folder: Path) -> Path:
+    ids = text.tokenizer
+    special = {} if ids is None else {f"{name}_token_id": getattr(ids, of) for name, of in _SPECIAL.items()}
+    is_naflex = _is_naflex(image)
+    files = transformers_towers(image.config, text.config, _sizes(image), image.preprocessing, special, is_naflex)
+    is_siglip = files["config.json"]["model_type"] in _SIGLIP_LAYOUTS
+    if text.logit_bias and not is_siglip:
+        raise CheckpointError(
+            "transformers' CLIP adds nothing to its logits, so a bias would be lost.\n"
+            f"Received: {text.logit_bias:.4g}, of the sigmoid loss. Save both towers for OpenCLIP."
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what the config says
+        layout = _SIGLIP_LAYOUTS.get(files["config.json"]["model_type"], "huggingface_clip")
+        arrays, note = _arrays(image, text, folder, layout)
+    if is_siglip:
+        arrays["logit_scale"], bias = arrays["logit_scale"].reshape(1), np.asarray([text.logit_bias or 0.0], "float32")
+        arrays["logit_bias"] = bias
+    write_safetensors(folder / SAFETENSORS_NAME, arrays.items(), note)
+    if ids is not None:
+        files["tokenizer_config.json"] = write_transformers_tokenizer(ids, folder, files["config.json"]["model_type"])
+    for name, content in files.items():
+        write_json(folder / name, content)
+    return folder / SAFETENSORS_NAME
+
+
+_SIGLIP_LAYOUTS = {"siglip": "huggingface_siglip", "siglip2": _NAFLEX.name}  # by transformers' `model_type`
+_SPECIAL = {"bos": "start_id", "eos": "end_id", "pad": "pad_id"}
+
+
+def _is_naflex(image: VisionTransformer) -> bool:
+    """Whether an image tower resizes its position table as NaFlex does, so as one that was read from such a file."""
+    positions = stem_positions(image)
+    return positions is not None and positions.resize_method == _NAFLEX.resize_method
+
+
+def _sizes(image: VisionTransformer) -> tuple[Pair, int]:
+    """`(H, W)` of the images, and E."""
+    return image.input_shape[1:3], image.output_shape[-1]
 
 
 def _of_both(
@@ -223,78 +375,39 @@ def _of_both(
 ) -> tuple[str, dict[str, np.ndarray], dict[str, Any]]:
     """The first layout with a place for every weight of the image tower; arrays of both; and the note of the file."""
     others = [name for name, row in LAYOUTS.items() if row.suffix == ".safetensors" and name not in _WITH_TEXT]
-    file = folder / "part.safetensors"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what a layout's software would compute otherwise: the note says it
-        for layout in (*_WITH_TEXT, *others):
-            arrays: dict[str, np.ndarray] = {}
-            note: dict[str, Any] = {}
-            trunk, prefix = ("", "") if layout in _WITH_TEXT else (_TRUNK, _TEXT)
-            try:
-                for before, save in (
-                    (trunk, lambda layout=layout: save_checkpoint(image, file, layout)),
-                    (prefix, lambda layout=layout: save_text_checkpoint(text, file, _WITH_TEXT.get(layout))),
-                ):
-                    written = scan(save())
-                    for name, array in written.read(list(written.entries)).items():
-                        arrays[before + name] = array
-                    note |= written.note
-                    file.unlink()
-            except ValueError:
-                continue
-            for name in ("logit_scale", "logit_bias", "temperature"):
-                arrays.pop(prefix + name, None)
-            arrays["logit_scale"] = np.asarray(text.logit_scale, "float32")
-            if text.logit_bias:
-                arrays["logit_bias"] = np.asarray(text.logit_bias, "float32")
-            return layout, arrays, note
+        for layout in (*((_NAFLEX.name,) if _is_naflex(image) else ()), *_WITH_TEXT, *others):
+            with contextlib.suppress(ValueError):
+                return layout, *_arrays(image, text, folder, layout)
     raise CheckpointError(
         "a file of both towers needs a layout with a place for every weight of the image tower.\n"
         f"Received: {image.name!r}, whose weights none has a place for. Save it as .keras."
     )
 
 
-def _is_usual_clip(image: ViTConfig, text: TextConfig) -> bool:
-    """Whether both towers compute as OpenCLIP's class does by its defaults, but for the GELU."""
-    return (
-        image.activation == text.activation
-        and image.activation in ("gelu", "quick_gelu")
-        and image.layer_norm_epsilon == text.layer_norm_epsilon == 1e-5
-        and image.pooling == "token"
-        and image.layer_scale == "none"
-        and text.causal
-        and text.pooling == "argmax"
-    )
-
-
-def _open_clip_config(image: VisionTransformer, text: TextTransformer) -> dict:
-    """What OpenCLIP needs to build both towers."""
-    vision, words, record = image.config, text.config, image.preprocessing
-    height, width = image.input_shape[1:3]
-    photos = {"mean": list(record.mean), "std": list(record.std), "interpolation": record.interpolation}
-    return {
-        "model_cfg": {
-            "embed_dim": image.output_shape[-1],
-            "quick_gelu": vision.activation == "quick_gelu",
-            "vision_cfg": {
-                "image_size": height if height == width else [height, width],
-                "layers": vision.num_layers,
-                "width": vision.hidden_size,
-                "head_width": vision.hidden_size // vision.num_heads,
-                "patch_size": vision.patch_size,
-                "mlp_ratio": vision.mlp_dim / vision.hidden_size,
-            },
-            "text_cfg": {
-                "context_length": words.max_length,
-                "vocab_size": words.vocabulary_size,
-                "width": words.hidden_size,
-                "heads": words.num_heads,
-                "layers": words.num_layers,
-                "mlp_ratio": words.mlp_dim / words.hidden_size,
-            },
-        },
-        "preprocess_cfg": photos,
-    }
+def _arrays(
+    image: VisionTransformer, text: TextTransformer, folder: Path, layout: str
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of both towers and the note, with the image tower in a layout."""
+    file = folder / "part.safetensors"
+    arrays: dict[str, np.ndarray] = {}
+    note: dict[str, Any] = {}
+    trunk, prefix = ("", "") if layout in _WITH_TEXT else (_TRUNK, _TEXT)
+    for before, save in (
+        (trunk, lambda: save_checkpoint(image, file, layout)),
+        (prefix, lambda: save_text_checkpoint(text, file, _WITH_TEXT.get(layout))),
+    ):
+        written = scan(save())
+        arrays |= {before + name: array for name, array in written.read(list(written.entries)).items()}
+        note |= written.note
+        file.unlink()
+    for name in ("logit_scale", "logit_bias", "temperature"):
+        arrays.pop(prefix + name, None)
+    arrays["logit_scale"] = np.asarray(text.logit_scale, "float32")
+    if text.logit_bias:
+        arrays["logit_bias"] = np.asarray(text.logit_bias, "float32")
+    return arrays, note
 
 
 def _is_computed_by(layout: str, config: TextConfig) -> bool:

@@ -5,6 +5,8 @@ the config of the file's folder, else from what its software always computes; `p
 """
 
 import dataclasses
+import functools
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,9 +18,11 @@ from keras_vit.annotations import FilePath
 from keras_vit.config.text import TextConfig
 from keras_vit.files import expand_path, json_object
 from keras_vit.weights.checkpoint import CLIP_HEAD, OPENAI_INTEGERS, file_in, lone_file
+from keras_vit.weights.families import describe_missing, pick_prefix
 from keras_vit.weights.families.layout import Layout
-from keras_vit.weights.families.text import OTHER_TOWERS, TEXT_LAYOUTS
-from keras_vit.weights.metadata.record import parse_activation
+from keras_vit.weights.families.text import OPEN_CLIP_TEXT, OTHER_TOWERS, OTHER_WORDS, TEXT_LAYOUTS, TIPS_TEXT
+from keras_vit.weights.metadata.open_clip import NAME, open_clip_functions
+from keras_vit.weights.metadata.record import parse_activation, parse_epsilon, unsupported_error
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.read.sharded import check_whole, scan_any
 from keras_vit.weights.text_tower import read_logit_scale_and_bias
@@ -26,7 +30,8 @@ from keras_vit.weights.text_tower import read_logit_scale_and_bias
 Fields = dict[str, Any]
 NOTE = "text_config"  # in the note of a file that this package writes
 _MOST_BYTES = 4_000_000  # of a config
-_TIPS_LENGTH = 64
+_CLIP_PROJECTION = 512  # of transformers' CLIP
+_TIPS_LENGTH, _TIPS_TEMPERATURE = 64, 0.005065968260169029  # of transformers' `Tipsv2Config`
 # What a file of both towers has besides its text's, below no prefix or below that of the text: another tower, integers,
 # and factors of the cosines.
 _OTHERS = re.compile(
@@ -59,6 +64,15 @@ _TIPS: Fields = {
     "mask_padding": True,
     "scale_tokens": True,
 }
+_PE = "the authors' Perception Encoder"
+# Words of OpenCLIP's `CLIPTextCfg` that are followed here, by this file or by the tokenizer, or that tensors show. The
+# last norm may follow the pooling, since each place has its own. Any other word that is set is refused.
+_OPEN_CLIP_WORDS = (
+    *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id", "no_causal_mask"),
+    *("pool_type", "proj_bias", "proj_type", "act_kwargs", "norm_kwargs", "final_ln_after_pool", "output_tokens"),
+    *("hf_tokenizer_name", "tokenizer_mode", "tokenizer_kwargs", "hf_model_pretrained", "hf_proj_type"),
+    "hf_pooler_type",
+)
 _LAST: Fields = {"causal": False, "pooling": "last"}  # SigLIP, whose places all read each other
 
 
@@ -81,6 +95,12 @@ class TextCheckpoint:
     fields: Fields
     provenance: Mapping[str, tuple[Any, str]]
     logit_scale_and_bias: tuple[float | None, float | None]
+
+    @property
+    def clip_spelling(self) -> str:
+        """Whose words for CLIP's start and end its tokenizer reads: PE's and OpenCLIP's code differs from OpenAI's."""
+        sources = {source for _, source in self.provenance.values()}
+        return "open_clip" if sources & {OPEN_CLIP_TEXT.software, _PE} else "openai"
 
     def config(self, **given: Any) -> TextConfig:
         """The config, with what the caller decides.
@@ -108,7 +128,7 @@ def read_text_checkpoint(weights: FilePath) -> TextCheckpoint:
     path = text_file(weights)
     check_whole(path)
     file = scan_any(path)
-    row, prefix = _recognize(file.entries, path)
+    row, prefix = _recognize(file.kind, file.entries, path)
     names = [
         name for name in file.entries if name.startswith(prefix) and not _OTHERS.fullmatch(name.removeprefix(prefix))
     ]
@@ -128,7 +148,18 @@ def read_text_checkpoint(weights: FilePath) -> TextCheckpoint:
     fields["num_heads"] = heads or fields.get("num_heads")
     fields = {name: value for name, value in fields.items() if value is not None or name == "num_heads"}
     provenance = {name: (fields[name], software) for name in stated if name not in sizes and name in fields}
-    return TextCheckpoint(path, row.name, tensors, fields, provenance, read_logit_scale_and_bias(file))
+    scale_and_bias = read_logit_scale_and_bias(file)
+    if scale_and_bias[0] is None and row is TIPS_TEXT and software == "config.json":
+        scale_and_bias = (-math.log(_temperature(path)), 0.0)
+    return TextCheckpoint(path, row.name, tensors, fields, provenance, scale_and_bias)
+
+
+def _temperature(path: Path) -> float:
+    """The divisor of TIPSv2's cosines where a file has none, as the published ones: transformers takes the config's."""
+    found = _folder_config(path)["transformers"].get("temperature_init_value", _TIPS_TEMPERATURE)
+    if type(found) not in (int, float) or not found > 0:
+        raise CheckpointError(f"`temperature_init_value` must be a number above 0.\nReceived: {found!r}, {path}.")
+    return found
 
 
 def text_file(weights: FilePath) -> Path:
@@ -140,6 +171,7 @@ def text_file(weights: FilePath) -> Path:
     found = usual if usual != path and _rows(scan_any(usual).entries) else None
     found = found or lone_file(path, lambda file: bool(_rows(file.entries)))
     if found is None:
+        check_family(usual)
         raise FileNotFoundError(
             "a folder must have one file of weights with a text tower.\n"
             f"Received: {path} with {'none' if usual == path else f'{usual.name}, which has none'}. Pass the file."
@@ -147,22 +179,53 @@ def text_file(weights: FilePath) -> Path:
     return found
 
 
-def _rows(names: Mapping[str, Any]) -> list[tuple[Layout, str]]:
-    """Each row of which there is a text tower among the names of a file, with the prefix of it."""
-    return [(row, prefix) for row in TEXT_LAYOUTS.values() for prefix in row.prefixes_among(set(names))]
+def check_family(weights: FilePath) -> None:
+    """Raises if weights have a text tower that is not computed here; not for a folder whose file has no usual name."""
+    path = file_in(weights)
+    if path.is_dir():
+        return
+    names = scan_any(path).entries
+    if not _rows(names) and (other := _other_tower(path, names)):
+        raise _family_error(f"{path} with one of {other}")
 
 
-def _recognize(names: Mapping[str, Any], path: Path) -> tuple[Layout, str]:
+def _other_tower(path: Path, names: Mapping[str, Any]) -> str | None:
+    """The family of a text tower that is not computed here, by the config, else by the tensors of its file."""
+    for software, config in _folder_config(path).items():
+        is_open_clip = software == "open_clip"
+        path_of = ("model_cfg", "text_cfg") if is_open_clip else ("text_config",) if config.get("text_config") else ()
+        text = functools.reduce(_part, path_of, config)
+        word = str(text.get("hf_model_name" if is_open_clip else "model_type") or "")
+        known = (family for part, family in OTHER_WORDS.items() if part in word.lower())
+        if family := next(known, "encoders of transformers" if is_open_clip and word else None):
+            return f"{family} ({word!r:.60} in its config)"
+    return next((family for family, mark in OTHER_TOWERS.items() if any(map(mark.fullmatch, names))), None)
+
+
+def _family_error(received: str) -> CheckpointError:
+    return CheckpointError(
+        "the text tower must be of CLIP, SigLIP or their like; towers of BERT, RoBERTa, CoCa and NLLB are not "
+        f"computed here.\nReceived: {received}."
+    )
+
+
+def _rows(names: Mapping[str, Any]) -> list[tuple[Layout, list[str]]]:
+    """Each row of which there is a text tower among the names of a file, with the prefixes of all that there are."""
+    found = [(row, row.prefixes_among(set(names))) for row in TEXT_LAYOUTS.values()]
+    return [(row, prefixes) for row, prefixes in found if prefixes]
+
+
+def _recognize(kind: str, names: Mapping[str, Any], path: Path) -> tuple[Layout, str]:
     """The row and the prefix of the text tower among the names of a file."""
     found = _rows(names)
     if not found:
-        other = next((what for what, mark in OTHER_TOWERS.items() if any(map(mark.fullmatch, names))), None)
+        other = _other_tower(path, names)
         what = f"one of {other}" if other else f"{len(names)} arrays, as {', '.join(sorted(names)[:3])}"
-        raise CheckpointError(
-            "the text tower must be of CLIP, SigLIP or their like; towers of BERT, RoBERTa, CoCa and NLLB are not "
-            f"computed here.\nReceived: {path} with {what}."
-        )
-    return max(found, key=lambda pair: (len(pair[0].requires) + len(pair[0].forbids), -len(pair[1])))
+        if not other and (near := describe_missing(kind, names, TEXT_LAYOUTS.values())):
+            raise CheckpointError(f"a text tower must be whole.\nReceived: {path}, nearest to {near}.")
+        raise _family_error(f"{path} with {what}")
+    row, prefixes = max(found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids))
+    return row, pick_prefix(prefixes) if row.allows_any_prefix else prefixes[0]  # of copies that of the image tower
 
 
 def _folder_config(path: Path) -> dict:
@@ -181,22 +244,29 @@ def _stated(row: Layout, path: Path, names: Mapping[str, Any], tensors: Mapping[
     """What no tensor says, and who says it."""
     config = _folder_config(path)
     if "open_clip" in config:
-        return "open_clip_config.json", of_open_clip(_part(config["open_clip"], "model_cfg"), row)
+        kind = _part(_part(config["open_clip"], "model_cfg"), "text_cfg").get("proj_type", "linear")
+        if kind == "none" and "projection/kernel" in tensors:
+            raise CheckpointError(
+                "a file must have no projection of texts where its config has none.\n"
+                f"Received: {path}, and proj_type {kind!r} in open_clip_config.json. Correct the config."
+            )
+        return "open_clip_config.json", of_open_clip(_part(config["open_clip"], "model_cfg"))
     if "transformers" in config and row.name in ("huggingface_text", "huggingface_siglip_text", "tips_text"):
-        return "config.json", _of_transformers(config["transformers"])
+        _check_kind(config["transformers"], row, path)
+        return "config.json", of_transformers(config["transformers"])
     software = row.software
     usual: Fields = {"activation": row.activation, "layer_norm_epsilon": row.layer_norm_epsilon}
     if row.name == "tips_text":
         return software, dict(_TIPS)
     if row.name in ("big_vision_text", "huggingface_siglip_text"):
-        return software, usual | _LAST
+        return software, usual | _LAST | ({"projection_bias": True} if "projection/kernel" in tensors else {})
     if row.name == "dino_text":
         return software, usual | {"qkv_bias": "none"}
     if {name.rpartition(".")[2] for name in names} >= {*OPENAI_INTEGERS}:
         width = tensors["encoder_norm/gamma"].size
         return "OpenAI's code", usual | {"activation": "quick_gelu", "num_heads": max(width // CLIP_HEAD, 1)}
     if any(re.match(r"(.*\.)?visual\.(attn_pool|rope)\b", name) for name in names):
-        software = "the authors' Perception Encoder"
+        software = _PE
     return software, usual
 
 
@@ -207,20 +277,18 @@ def _part(config: Mapping[str, Any], name: str) -> dict:
     return found
 
 
-def of_open_clip(model: Mapping[str, Any], row: Layout) -> Fields:
-    """Fields of `TextConfig` by the `model_cfg` of an `open_clip_config.json`, and by the row where it is silent.
+def of_open_clip(model: Mapping[str, Any]) -> Fields:
+    """Fields of `TextConfig` by the `model_cfg` of an `open_clip_config.json`, and by OpenCLIP's where it is silent.
 
     Raises:
         CheckpointError: for a tower of another architecture, by its name.
     """
     text = _part(model, "text_cfg")
     if text.get("hf_model_name") or "multimodal_cfg" in model or text.get("embed_cls"):
-        what = text.get("hf_model_name") or "CoCa"
-        raise CheckpointError(
-            "the text tower must be of CLIP, SigLIP or their like; towers of BERT, RoBERTa, CoCa and NLLB are not "
-            f"computed here.\nReceived: open_clip_config.json with {what!r}."
-        )
-    quick, exact = model.get("quick_gelu", False), _part(text, "act_kwargs").get("approximate", "none") != "tanh"
+        raise _family_error(f"open_clip_config.json with {text.get('hf_model_name') or 'CoCa'!r}")
+    for word, value in text.items():
+        if word not in _OPEN_CLIP_WORDS and value not in (None, False, "", "default"):
+            raise unsupported_error("text tower", f"{word}={value!r}", NAME, "without this word of `text_cfg`")
     pool = text.get("pool_type", "argmax")
     poolings = {"argmax": "argmax", "last": "last", "eos": "end"}
     if pool not in poolings:
@@ -229,18 +297,37 @@ def of_open_clip(model: Mapping[str, Any], row: Layout) -> Fields:
         )
     return {
         "num_heads": text.get("heads", 8),
-        "activation": "quick_gelu" if quick else "gelu" if exact else "gelu_tanh",
-        "layer_norm_epsilon": _part(text, "norm_kwargs").get("eps", row.layer_norm_epsilon),
+        **open_clip_functions(model, text, NAME),
         "causal": not text.get("no_causal_mask", False),
         "pooling": poolings[pool],
         "end_id": text.get("eos_id", 2) if pool == "eos" else None,
         "pad_id": text.get("pad_id", 0),
+        "projection_size": None if text.get("proj_type", "linear") == "none" else model.get("embed_dim"),
+        "projection_bias": bool(text.get("proj_bias")) if text.get("proj_type", "linear") != "none" else None,
         **{name: text.get(key) for name, key in (("hidden_size", "width"), ("num_layers", "layers"))},
         **{"max_length": text.get("context_length"), "vocabulary_size": text.get("vocab_size")},
     }
 
 
-def _of_transformers(config: Mapping[str, Any]) -> Fields:
+def _check_kind(config: Mapping[str, Any], row: Layout, path: Path) -> None:
+    """Raises for a `model_type` whose class has other tensors than the file, or is not that of `architectures`."""
+    kind, names = str(config.get("model_type", "")), config.get("architectures") or []
+    rows = {"siglip": "huggingface_siglip_text", "tipsv2": "tips_text", "clip": "huggingface_text"}
+    expected = next((found for word, found in rows.items() if word in kind), row.name)
+    swapped = any("metaclip" in str(name).lower() for name in names) != kind.startswith("metaclip")
+    if expected != row.name or (names and swapped):
+        raise CheckpointError(
+            "`model_type`, `architectures` and the tensors must be of the same class of transformers.\n"
+            f"Received: {kind!r}, {names} and tensors of {row.name}, {path}. Correct the config.json."
+        )
+
+
+def of_transformers(config: Mapping[str, Any]) -> Fields:
+    """Fields of `TextConfig` by a `config.json` of transformers, and by its classes where it is silent.
+
+    Raises:
+        CheckpointError: for another `model_type`, and for functions that are not computed here.
+    """
     kind = str(config.get("model_type", "")).removesuffix("_text_model").replace("siglip_text", "siglip")
     if kind not in _HF_DEFAULTS:
         raise CheckpointError(
@@ -251,7 +338,7 @@ def _of_transformers(config: Mapping[str, Any]) -> Fields:
     fields: Fields = {
         "num_heads": text["num_attention_heads"],
         "activation": "relu" if text["hidden_act"] == "relu" else parse_activation(text["hidden_act"], "config.json"),
-        "layer_norm_epsilon": text["layer_norm_eps"],
+        "layer_norm_epsilon": parse_epsilon(text["layer_norm_eps"], "config.json"),
         "pad_id": text["pad_token_id"],
         **{name: text.get(key) for name, key in (("hidden_size", "hidden_size"), ("mlp_dim", "intermediate_size"))},
         **{"num_layers": text.get("num_hidden_layers"), "vocabulary_size": text.get("vocab_size")},
@@ -260,7 +347,9 @@ def _of_transformers(config: Mapping[str, Any]) -> Fields:
     if kind == "tipsv2":
         return _TIPS | fields
     if kind.startswith("siglip"):
-        return fields | _LAST
+        return fields | _LAST | {"projection_bias": True}
+    if "text_config" in config or "WithProjection" in str(config.get("architectures")):  # and not CLIPTextModel
+        fields["projection_size"] = config.get("projection_dim", _CLIP_PROJECTION)
     end = text["eos_token_id"]
     if kind == "clip" and end == 2:  # what old files of OpenAI's models have wrong, and transformers takes the largest
         return fields | {"pooling": "argmax"}

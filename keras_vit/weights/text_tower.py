@@ -10,10 +10,13 @@ from keras_vit.weights.read import TensorFile
 from keras_vit.weights.read.sharded import ShardedFile
 
 _SCALE, _BIAS = "logit_scale", "logit_bias"
+SET_ASIDE = "set aside the text tower"  # how the line on it begins
 # How lines on what takes no part in a forward pass end.
 NO_PASS, ADAPTER = "no forward pass reads", "only the language model's adapter reads"
+OF_OTHERS = "which another model uses"
 _ADAPTERS = re.compile(r"(.*\.)?(merger|aligner)\.")
 _NO_NUMBERS = re.compile(r".*(position_ids|relative_position_index|logit_(scale|bias))$|.*\brope\.|(.*\.)?text_")
+_OF_TRAINING = re.compile(r"(optim|sched|scaler|amp\b)")  # how names of a training's state begin
 _HEAD = re.compile(r"(.*\.)?(\w*classifier|heads?|fc)\.(.*\.)?weight")
 _TOWERS = re.compile(r"clip|pe_core")  # in names of layouts, families and architectures
 
@@ -39,26 +42,43 @@ def _number(file: TensorFile | ShardedFile, pattern: str) -> float | None:
 
 
 def describe_unused(
-    file: TensorFile | ShardedFile, prefix: str, unused: Sequence[str], ignored: Sequence[str], classifies: bool
+    file: TensorFile | ShardedFile,
+    prefix: str,
+    outside: Sequence[str],
+    unused: Sequence[str],
+    ignored: Sequence[str],
+    classifies: bool,
 ) -> tuple[str, ...]:
     """Lines on what a file has besides the weights.
 
     Args:
         file: with these arrays.
         prefix: of the weights.
+        outside: names of arrays of another model, of which this one is a part.
         unused: names of all that are not read.
         ignored: those of them that the layout knows.
         classifies: whether a head is among the weights.
     """
+    text = _describe_text(unused)
     on_head = () if classifies else _describe_head(unused, prefix)
-    return (*_describe_text(unused), *_describe_ignored(file, ignored), *on_head)
+    others = () if text else _describe_others(prefix, outside)
+    return (*text, *_describe_ignored(file, ignored), *on_head, *others)
+
+
+def _describe_others(prefix: str, names: Iterable[str]) -> tuple[str, ...]:
+    """A line on arrays next to a model that is a part of another, as those of a decoder."""
+    known = (_NO_NUMBERS, _OF_TRAINING, _HEAD)
+    names = sorted(name for name in names if not any(pattern.match(name) for pattern in known))
+    if not names:
+        return ()
+    return (f"set aside {len(names)} arrays outside of {prefix.rstrip('.')!r}, as {names[0]}, {OF_OTHERS}",)
 
 
 def _describe_text(unused: Iterable[str]) -> tuple[str, ...]:
     """A line on the text tower among the names of arrays that are not read, if there is one."""
     others = sorted(name for name in unused if not name.endswith((_SCALE, _BIAS, "position_ids")))
     known = any(re.search(r"(^|\.)(text|token_embedding)", name) for name in others)
-    return (f"set aside the text tower, {len(others)} arrays as {others[0]}",) if known else ()
+    return (f"{SET_ASIDE}, {len(others)} arrays as {others[0]}",) if known else ()
 
 
 def _describe_ignored(file: TensorFile | ShardedFile, ignored: Iterable[str]) -> tuple[str, ...]:

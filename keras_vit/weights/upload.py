@@ -14,11 +14,12 @@ from typing import Any
 from keras_vit.checks import check_installed
 from keras_vit.pages.cards import CARD
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.checkpoint import SAFETENSORS_NAME
+from keras_vit.weights.checkpoint import SAFETENSORS_NAME, TOWERS_NAME
 from keras_vit.weights.download.environment import is_offline
 from keras_vit.weights.download.hugging_face import JSON_FILES, library_faults
 from keras_vit.weights.download.remote import OfflineError
 from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE
+from keras_vit.weights.resolve_text import TEXT_FILES
 
 _PUBLIC = (
     "`private` must be left out for a repository that all can see; nothing was sent.\nReceived: private=True and {}, "
@@ -28,7 +29,8 @@ _OTHER_FILES = (
     "a push replaces only files that keras_vit has sent, which it knows by the tag `keras_vit` in README.md; nothing "
     "was sent.\nReceived: {}, which has {} of something else. Choose another name, or write that tag into its card."
 )
-FILES = (SAFETENSORS_NAME, *JSON_FILES, DIFFERENCES_FILE, CARD)  # all that a push writes
+# All that a push writes.
+FILES = (*dict.fromkeys((SAFETENSORS_NAME, TOWERS_NAME, *JSON_FILES, *TEXT_FILES, DIFFERENCES_FILE)), CARD)
 
 
 class UploadError(OSError):

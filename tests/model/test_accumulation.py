@@ -175,11 +175,9 @@ def test_a_saved_model_goes_on_as_it_was_compiled(tmp_path):
 
 
 def micro_batches_against_the_whole():
-    pairs = [("sgd", 21), ("adamw", 24)]  # the last batch of 21 is uneven
-    return [furthest(train(4, name, count=n), train(1, name, count=n)) for name, n in pairs]
+    return furthest(train(4, "adamw", count=21), train(1, "adamw", count=21))  # whose last batch is uneven
 
 
 @pytest.mark.elsewhere("jax", "micro_batches_against_the_whole")
 def test_micro_batches_on_jax_train_as_the_whole_batch(found):
-    assert len(found) == 2
-    assert max(found) < TOLERANCE
+    assert found < TOLERANCE

@@ -12,7 +12,7 @@ from keras_vit import Distiller
 from keras_vit.config.heads import HEAD_KINDS, WITH_HEAD, WITHOUT_HEAD, OutputSpec
 from keras_vit.images.preprocessing import class_labels
 from keras_vit.model.copies import with_dtype
-from keras_vit.model.outputs import LogitsError, match_names, output_spec, with_units
+from keras_vit.model.outputs import LogitsError, match_names, names_of_outputs, output_spec, with_units
 
 LOSSES, METRICS = keras.losses, keras.metrics
 
@@ -57,6 +57,8 @@ def test_class_names_of_model_and_data_are_compared(known, found, names):
             match_names(model, found, found)
     elif len(found) == len(known):
         assert match_names(model, found, found) == tuple(found)  # a translation, as the caller knows
+        with pytest.warns(UserWarning, match="`class_names` has 'x' for several outputs"):
+            match_names(model, ["x"] * len(known), ["x"] * len(known))
 
 
 ENDS = {
@@ -249,3 +251,10 @@ def test_numbers_in_units_are_those_of_the_head_scaled_and_kept_by_copies(tmp_pa
     assert half.layers[-1].compute_dtype == "float32"
     with pytest.raises(ValueError, match="in which unit"):
         keras_vit.save_checkpoint(in_units, tmp_path / "model.npz")
+
+
+def test_names_of_another_number_than_the_outputs_are_not_used_and_a_line_says_so():
+    model = make_tiny(classes=3)
+    model.class_names = ("only", "two")
+    with pytest.warns(UserWarning, match="are 2 names for 3 outputs, and are not used"):
+        assert names_of_outputs(model) == ("class 0", "class 1", "class 2")

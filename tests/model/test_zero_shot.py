@@ -35,8 +35,10 @@ def test_logits_are_those_of_both_towers(kind, tmp_path):
     np.testing.assert_allclose(embeddings, arrays["image_embeds"], atol=1e-5)
     found = keras_vit.zero_shot(model, 3 * arrays["text_embeds"], ["cat", "dog", "eel"])
     np.testing.assert_allclose(numpy(found(arrays["images"])), arrays["logits"], atol=1e-5)
-    twice = np.stack([arrays["text_embeds"], 2 * arrays["text_embeds"]], axis=1)  # (K, n, E)
-    again = keras_vit.zero_shot(model, twice)
+    texts = arrays["text_embeds"]
+    near = texts + 0.3 * texts[::-1]
+    mirrored = 2 * (texts * near).sum(-1, keepdims=True) * texts - near  # as long, on the other side of the text
+    again = keras_vit.zero_shot(model, np.stack([near, 2 * mirrored], axis=1))  # (K, n, E)
     np.testing.assert_allclose(numpy(again(arrays["images"])), arrays["logits"], atol=1e-5)
     found.save(tmp_path / "x.keras")
     loaded = keras.saving.load_model(tmp_path / "x.keras")
@@ -99,6 +101,7 @@ def test_classifier_is_a_model_as_every_other(kind, activation, tmp_path):
         ({"class_names": ["a", "b", "a"]}, "2 of 'a'"),
         ({"class_names": ["a", "", "b"]}, "empty(?s:.*)''"),
         ({"class_names": "abc"}, "'abc'"),
+        ({"class_names": {"a", "b", "c"}}, "must be a list of names"),
         ({"text_embeddings": np.full((3, 6), np.nan)}, "finite"),
         ({"class_names": ["a"]}, "1 names"),
         ({"model": lambda: keras_vit.zero_shot(tower("clip"), np.eye(6))}, "normalize_embedding=True"),

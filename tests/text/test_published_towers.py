@@ -45,11 +45,11 @@ def test_rows_are_of_the_table_and_each_name_with_two_towers_has_one():
     rows = {(row["name"], row["variant"]): row for row in read_text_rows()}
     records = {(record.name, record.variant): record for record in all_records()}
     assert rows.keys() <= records.keys()
-    assert len(rows) == len(read_text_rows()) == 111
+    assert len(rows) == len(read_text_rows()) == 115
     for name, record in records.items():
-        trained = record.family in ("clip", "siglip", "eva_clip", "pe_core", "tips")
+        trained = record.family in ("clip", "tinyclip", "siglip", "eva_clip", "pe_core", "tips")
         assert name not in rows or record.has_text
-        if trained and not record.name.startswith("hf:") and record.family != "tinyclip":
+        if trained and not record.name.startswith("hf:"):
             assert name in rows
     assert {row["vocabulary"] for row in rows.values()} == {"", "c4_en", "mc4", "gemma", "tips"}
     assert all(row["num_heads"] for name, row in rows.items() if name[0].startswith(("pe-", "tips")))
@@ -88,6 +88,9 @@ def test_both_towers_of_a_published_name_come_from_the_hub(hub, monkeypatch, tmp
     np.testing.assert_array_equal(text.tokenizer(strings("oc_clip")), expected("oc_clip")["ids"])
     np.testing.assert_array_equal(keras_vit.tokenizer("clip/B16")(strings("oc_clip")), expected("oc_clip")["ids"])
     assert {path.split("/resolve/")[0] for path in hub.asked} == {"laion/CLIP-ViT-B-16-laion2B-s34B-b88K"}
+    own = keras_vit.build_text(weights="hf:timm/mine")  # of those who publish an image tower in the other file
+    assert {path.split("/")[-1] for path in hub.asked if "timm/mine" in path} >= {"open_clip_model.safetensors"}
+    np.testing.assert_array_equal(own.tokenizer(strings("oc_clip")), expected("oc_clip")["ids"])
     image = keras_vit.build("clip/B16", weights="laion2b", input_shape=(32, 32, 3))
     photos = np.load(FOLDER / "images.npy").astype("float32")
     zero = keras_vit.zero_shot(image, classes=["cat", "dog"])  # whose text tower is in another repository
@@ -106,6 +109,24 @@ def test_file_of_pickles_is_taken_where_there_is_no_other_and_a_tokenizer_from_w
     hub.contents = {}
     with pytest.raises(OSError, match=r"(?s)model\.safetensors.*404|EntryNotFound"):
         keras_vit.build_text(weights="hf:me/other")
+
+
+def test_tower_in_shards_of_another_software_than_the_image_tower_is_brought(hub, tmp_path):
+    """TinyCLIP's, whose image towers are timm's; the activation is that of the record."""
+    arrays, places = load_file(FOLDER / "hf_clip" / "model.safetensors"), {}
+    for number, names in enumerate((sorted(arrays)[::2], sorted(arrays)[1::2])):
+        name = f"model-0000{number + 1}-of-00002.safetensors"
+        save_file({each: arrays[each] for each in names}, tmp_path / name)
+        places |= dict.fromkeys(names, name)
+    index = json.dumps({"metadata": {}, "weight_map": places}).encode()
+    hub.contents = contents_of("hf_clip", **{"model.safetensors.index.json": index})
+    hub.contents |= {file.name: file.read_bytes() for file in tmp_path.glob("model-*")}
+    del hub.contents["model.safetensors"]
+    text = keras_vit.build_text("tinyclip/8M16")
+    assert {path.split("/resolve/")[0] for path in hub.asked} == {"wkcn/TinyCLIP-ViT-8M-16-Text-3M-YFCC15M"}
+    assert text.load_report == ("activation gelu of the record, where the folder has quick_gelu",)
+    wanted = keras_vit.build_text(weights=FOLDER / "hf_clip", activation="gelu").embed(strings("hf_clip"))
+    np.testing.assert_array_equal(text.embed(strings("hf_clip")), wanted)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """Text towers of 22 folders, in every layout: ids, places, embeddings and scores are those of the software."""
 
+import argparse
+import contextlib
 import csv
+import dataclasses
 import functools
 import json
+import re
 import shutil
 import sys
 
@@ -11,15 +15,18 @@ import numpy as np
 import pytest
 from conftest import GOLDEN, numpy
 from mirrored import engine
+from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.checks import ArgumentError
+from keras_vit.cli.models import check_model
 from keras_vit.config.text import TextConfig
+from keras_vit.embedding import neighbors
 from keras_vit.model.two_towers import text_tower
 from keras_vit.text.templates import prompts
 from keras_vit.weights.families.text import TEXT_LAYOUTS
 from keras_vit.weights.read import CheckpointError
-from keras_vit.weights.text import of_open_clip
+from keras_vit.weights.text import of_open_clip, of_transformers, read_text_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
 FOLDER = GOLDEN / "text" / "towers"
@@ -74,9 +81,19 @@ def test_tower_is_that_of_its_software(name):
     np.testing.assert_allclose(unit(model.embed(texts(name)["strings"])), arrays["text_unit"], atol=UNIT)
     scale = facts["logit_scale"] if facts["temperature"] is None else -np.log(facts["temperature"])
     assert (model.logit_scale, model.logit_bias) == pytest.approx((scale, facts["logit_bias"] or 0.0))
+    assert model.config.layer_norm_epsilon == (1e-6 if "siglip" in name else 1e-5)  # rows of TIPS do not show it
+
+
+@pytest.mark.parametrize(("name", "start"), [("pe_core", "<start_of_text>"), ("openai_clip", "<|startoftext|>")])
+def test_words_for_special_ids_are_those_of_the_authors(name, start):
+    """Perception Encoder's tokenizer is OpenCLIP's, and no config says so."""
+    for tokenizer in (tower(name).tokenizer, keras_vit.tokenizer(FOLDER / name)):
+        found = tokenizer(["<start_of_text>", "<|startoftext|>"])[:, 1] == tokenizer.start_id
+        assert list(found) == [start == "<start_of_text>", start == "<|startoftext|>"]
 
 
 WITH_TIMM_TRUNK = ("oc_custom_text", "oc_siglip", "oc_siglip2", "oc_siglip_noproj")  # of sizes that timm has not
+GELUS = {"oc_siglip": "gelu", "oc_siglip_noproj": "gelu", "oc_siglip2": "gelu_tanh"}  # which their configs do not say
 WITH_IMAGES = [name for name in sorted(INDEX) if "zero_shot_logits" in INDEX[name]["arrays"]]
 
 
@@ -84,7 +101,7 @@ def classifier_of(name):
     """By names of classes and prompts, from the folder alone where it says the heads of both."""
     words, source, text = texts(name), FOLDER / name, None
     if "image_heads" in INDEX[name] or name in WITH_TIMM_TRUNK:
-        fields = {"num_heads": 2} | ({"activation": "gelu_tanh"} if name == "oc_siglip2" else {})
+        fields = {"num_heads": 2} | ({"activation": GELUS[name]} if name in GELUS else {})
         source, text = keras_vit.build(weights=source, include_top="siglip" not in name, **fields), tower(name)
     return keras_vit.zero_shot(source, classes=words["classes"], templates=words["templates"], text=text)
 
@@ -226,6 +243,11 @@ def test_laws():
     turned = numpy(keras_vit.zero_shot(FOLDER / "hf_clip", classes=words[1:], templates="a photo of a {}.")(images))
     np.testing.assert_allclose(logits[:, 1:], turned, atol=1e-5)
     np.testing.assert_array_equal(logits[:, 0], logits[:, 2])  # names may repeat
+    image = keras_vit.build(weights=FOLDER / "hf_siglip", include_top=False)
+    options = {"templates": "imagenet-7", "text": siglip}
+    both = [keras_vit.zero_shot(image, classes=[name], **options) for name in ("Cat, puss", "cat")]
+    np.testing.assert_array_equal(*(numpy(each(images)) for each in both))  # as SigLIP's authors write names
+    assert not tower("tips_text").embed([""]).any()  # a mean of no place is 0, and no NaN
 
 
 def test_prompts_of_a_class_count_alike():
@@ -264,12 +286,16 @@ def test_two_devices_give_the_rows_of_one(found):
     assert max(found) < UNIT
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "float16"])
 def test_half_precision_gives_float32_near_the_full_one(policy):
+    """Of Keras' `floatx` too, by which places would be int16, for which TensorFlow has no range in a graph."""
     keras.config.set_dtype_policy(policy)
+    keras.config.set_floatx("float16" if policy == "float16" else "float32")
     try:
-        rows = numpy(keras_vit.build_text(weights=FOLDER / "hf_clip")(expected("hf_clip")["ids"]))
+        model, ids = keras_vit.build_text(weights=FOLDER / "hf_clip"), expected("hf_clip")["ids"]
+        rows = model.predict(ids, verbose=0) if policy == "float16" else numpy(model(ids))
     finally:
+        keras.config.set_floatx("float32")
         keras.config.set_dtype_policy("float32")
     assert rows.dtype == np.float32
     np.testing.assert_allclose(unit(rows), expected("hf_clip")["text_unit"], atol=0.03)
@@ -293,6 +319,8 @@ def test_wrong_ids_and_towers_without_texts_are_refused():
         model(np.full((1, 8), 64, "int32"))
     with pytest.raises(ArgumentError, match="at most 8 ids"):
         model.predict(np.zeros((1, 9), "int32"))
+    with pytest.raises(ArgumentError, match="at least one text"):
+        model.predict(np.zeros((0, 8), "int32"))
     with pytest.raises(ArgumentError, match="takes ids"):
         model(np.zeros((1, 8), "float32"))
     with pytest.raises(ValueError, match=r"model\.tokenizer"):
@@ -301,33 +329,132 @@ def test_wrong_ids_and_towers_without_texts_are_refused():
         model(keras.ops.full((1, 8), 64, "int32"))  # which JAX reads as the last row
     for name, other in ((None, "clip"), ("hf_clip", "hf_siglip"), ("hf_siglip", "hf_clip")):
         found = model if name is None else keras_vit.build_text(weights=FOLDER / name)
-        found.tokenizer = keras_vit.tokenizer(other if name is None else FOLDER / other, max_length=8)
+        source, length = other if name is None else FOLDER / other, found.config.max_length
+        found.tokenizer = keras_vit.tokenizer(source, max_length=length)
         with pytest.raises(ArgumentError, match="of the vocabulary that it was trained with"):
             found.embed(["cat"])
     siglip = keras_vit.build_text(weights=FOLDER / "hf_siglip")
     with pytest.raises(ArgumentError, match="must be padded to 24 ids"):
         siglip(np.zeros((1, 8), "int32"))
+    with pytest.warns(UserWarning, match="reads its padding"):
+        keras_vit.build_text(weights=FOLDER / "hf_siglip", max_length=8)
     batches = tf.data.Dataset.from_tensors(np.zeros((2, 24), "int32"))
     assert siglip.predict(batches, verbose=0).shape == (2, 32)
-    siglip.tokenizer = keras_vit.tokenizer(FOLDER / "hf_siglip", max_length=8)
-    with pytest.raises(ArgumentError, match="must be padded to 24 ids"):
-        siglip.embed(["cat"])
+    with pytest.raises(ArgumentError, match="takes ids"):
+        siglip.predict(tf.data.Dataset.from_tensors(np.zeros((2, 24))), verbose=0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"shape"):  # its graph is of any length
+        siglip.predict(tf.data.Dataset.from_tensors(np.zeros((2, 8), "int32")), verbose=0)
+    with pytest.raises(ArgumentError, match="takes ids"):
+        siglip(keras.Input((24,)))  # float32
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ArgumentError, match="of another vocabulary"):
+            method(np.full((1, 8), -1), np.zeros((1, 12)))
+    traced = lambda ids: tf.data.Dataset.from_tensors(ids).map(model).get_single_element()  # noqa: E731
+    for call in (traced, lambda ids: model.predict(tf.data.Dataset.from_tensors(ids), verbose=0)):
+        for wrong in (64, -1):
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=rf"(?s)(?=.*ids_must_be_from_0_to_63).*\] = {wrong} is not"
+            ):
+                call(np.full((1, 8), wrong, "int32"))
+    layer = keras_vit.layers.TokenEmbedding(5, 3)
+    rows = tf.function(layer, jit_compile=True)(np.array([[-1, 5, 4, -6, 0]], "int32"))  # XLA and GPUs do not raise
+    assert list(np.isnan(numpy(rows)[0, :, 0])) == [True, True, False, True, False]
+    kept = siglip.tokenizer
+    with pytest.raises(ArgumentError, match=r"must be padded to 24 ids(?s:.*)max_length=8"):
+        siglip.tokenizer = keras_vit.tokenizer(FOLDER / "hf_siglip", max_length=8)
+    assert siglip.tokenizer is kept
+    with pytest.warns(UserWarning, match=r"clean='siglip_transformers', not 'none'"):
+        siglip.tokenizer = keras_vit.tokenizer(FOLDER / "hf_siglip", clean="none")
     for wrong in (5, keras_vit.ViTConfig(8, 16, num_layers=1, num_heads=2, mlp_dim=8)):
         with pytest.raises(TypeError, match=r"`config` must be a `TextConfig`"):
             keras_vit.build_text(wrong)
     tower_only = keras_vit.ViTTi16(num_layers=1, include_top=False)
     with pytest.raises(ValueError, match="text=None"):
         keras_vit.zero_shot(tower_only, classes=["cat"])
-    with pytest.raises(ArgumentError, match="E = 192"):
+    with pytest.raises(ValueError, match="activation function identifier: foo"):
+        keras_vit.zero_shot(tower_only, classes=["cat"], classifier_activation="foo")  # before any text is read
+    with pytest.raises(ValueError, match=r"(?s)one embedding of the same size.*\(None, 192\).*\(None, 24\)"):
         keras_vit.zero_shot(tower_only, classes=["cat"], text=tower("hf_clip"))
     with pytest.raises(TypeError, match="neither"):
         keras_vit.zero_shot(tower_only)
     for wrong in (tower_only, "clip/B16"):
         with pytest.raises(TypeError, match="`text` must be a text tower"):
             keras_vit.zero_shot(tower_only, classes=["cat"], text=wrong)
-    for wrong in ("cat", [], ["cat", " "], ["cat", None]):
+    for wrong in ("cat", [], ["cat", " "], ["cat", None], {"cat", "dog"}):
         with pytest.raises((TypeError, ValueError), match="classes"):
             keras_vit.zero_shot(FOLDER / "hf_clip", classes=wrong)
+
+
+def test_gelu_of_a_siglip_of_no_known_name_is_asked_for():
+    """Both are usual, and the numbers are near: 5e-5 of rows of length 1."""
+    with pytest.warns(UserWarning, match=r"'vit_mini_patch8_siglip2_32' is no model(?s:.*)Took activation='gelu'"):
+        keras_vit.build(weights=FOLDER / "oc_siglip2", num_heads=2, include_top=False)
+
+
+def square(folder):
+    """A folder of transformers' CLIP whose images, texts and embeddings have one width."""
+    source, kept = FOLDER / "hf_clip", {}
+    config, arrays = json.loads((source / "config.json").read_text()), load_file(source / "model.safetensors")
+    sizes = {name: arrays[f"{name}_projection.weight"].shape for name in ("visual", "text")}
+    size, rng = sizes["text"][1], np.random.default_rng(0)
+    width = sizes["visual"][1]
+    kept = {"text_projection.weight": (width, size), "visual_projection.weight": (width, width)}
+    arrays |= {name: rng.normal(0, 0.2, shape).astype("float32") for name, shape in kept.items()}
+    shutil.copytree(source, folder)
+    save_file(arrays, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config | {"projection_dim": width}))
+    return folder
+
+
+def test_features_before_a_projection_of_equal_width_are_refused(tmp_path):
+    """The width of the projection says nothing: it is that of the features."""
+    folder = square(tmp_path / "square")
+    image, text = keras_vit.build(weights=folder), keras_vit.build_text(weights=folder)
+    bare = keras_vit.build(weights=folder, include_top=False)
+    assert bare.output_shape == image.output_shape == text.output_shape
+    assert keras_vit.zero_shot(image, classes=["cat"], text=text).classes == 1
+    width = image.output_shape[-1]
+    own = keras_vit.build_text(dataclasses.replace(SMALL, projection_size=width))
+    assert keras_vit.ContrastiveModel(bare, own).kind == "softmax"  # which may learn to be near to features
+    bare_text = keras_vit.build_text(dataclasses.replace(text.config, hidden_size=width, mlp_dim=8), include_top=False)
+    for images, texts, call in ((bare, text, "build"), (image, bare_text, "build_text")):
+        with pytest.raises(ValueError, match=rf"after the projections(?s:.*)`keras_vit.{call}` without"):
+            keras_vit.zero_shot(images, classes=["cat"], text=texts)
+        with pytest.raises(ValueError, match=rf"after the projections(?s:.*)`keras_vit.{call}` without"):
+            keras_vit.ContrastiveModel(images, texts)
+    bare_text.tokenizer = text.tokenizer
+    with pytest.raises(ValueError, match=r"after the projections(?s:.*)`keras_vit.build_text` without"):
+        keras_vit.zero_shot(image, bare_text.embed(["cat"])[:1], ["cat"])
+    with pytest.raises(ArgumentError, match="Build it without `include_top=False`"):
+        neighbors._check_queries(bare_text.embed(["cat"]), tmp_path)
+
+
+def test_towers_of_two_sources_are_named(tmp_path):
+    first = square(tmp_path / "first")
+    shutil.copytree(first, tmp_path / "second")
+    image, text = keras_vit.build(weights=first), keras_vit.build_text(weights=tmp_path / "second")
+    keras_vit.zero_shot(image, classes=["cat"], text=text)  # of one scale, as copies of one model
+    text.logit_scale += 0.1
+    with pytest.warns(UserWarning, match=r"first.model.safetensors, the text tower of .*second.model.safetensors"):
+        keras_vit.zero_shot(image, classes=["cat"], text=text)
+
+
+def test_table_of_tokens_may_have_more_rows_than_clip_has_ids(tmp_path):
+    """OpenCLIP opens its own tokenizer for such a folder."""
+    config = {"embed_dim": 12, "vision_cfg": {}, "text_cfg": {"width": 16, "heads": 2, "layers": 1}}
+    config["text_cfg"] |= {"vocab_size": 49500, "context_length": 8}
+    words = TextConfig(49500, 8, 16, num_layers=1, num_heads=2, mlp_dim=64, projection_size=12, projection_bias=False)
+    keras_vit.save_checkpoint(keras_vit.build_text(words), tmp_path / "open_clip_model.safetensors")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    for found in (keras_vit.build_text(weights=tmp_path), keras_vit.build_text(words, weights=tmp_path)):
+        assert (found.tokenizer.vocabulary_size, found.tokenizer.max_length) == (49408, 8)
+        assert found.embed(["a cat"]).shape == (1, 12)
+    np.testing.assert_array_equal(found.tokenizer("a cat"), keras_vit.tokenizer("clip", max_length=8)("a cat"))
+    config["text_cfg"]["hf_tokenizer_name"] = "elsewhere"
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    assert (
+        "tokenizer left out: a folder must have a tokenizer" in keras_vit.build_text(weights=tmp_path).load_report[-1]
+    )
 
 
 def test_tower_without_its_library_says_which_extra_has_it(monkeypatch):
@@ -340,16 +467,44 @@ def test_tower_without_its_library_says_which_extra_has_it(monkeypatch):
 def test_files_that_no_tower_here_computes_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="Pass `num_heads=`"):
         keras_vit.build_text(weights=FOLDER / "pe_core")
+    with pytest.raises(CheckpointError, match=r"(?s)number of heads.*, and `text=keras_vit.build_text"):
+        keras_vit.zero_shot(FOLDER / "pe_core", classes=["cat"])
     with pytest.raises(CheckpointError, match="towers of BERT"):
         keras_vit.build_text(weights=GOLDEN / "token.npz")
     config = json.loads((FOLDER / "oc_clip" / "open_clip_config.json").read_text())
-    for change, match in (({"hf_model_name": "roberta-base"}, "roberta-base"), ({"layers": 3}, "num_layers 3")):
-        folder = tmp_path / match
+    for change, match in (
+        ({"hf_model_name": "roberta-base"}, "roberta-base"),
+        ({"layers": 3}, "num_layers 3"),
+        ({"proj_type": "none"}, "proj_type 'none'"),
+        ({"norm_kwargs": {"eps": 3}}, "epsilon of a norm(.|\n)*: 3 in"),
+        ({"ls_init_value": 0.1}, "ls_init_value=0.1"),
+        ({"scaled_cosine_attn": True}, "scaled_cosine_attn=True"),  # whose one tensor is another `logit_scale`
+        ({"act_kwargs": {"approximate": "x"}}, "act_kwargs="),
+    ):
+        folder = tmp_path / re.sub(r"\W", "", match)
         shutil.copytree(FOLDER / "oc_clip", folder)
         changed = {**config["model_cfg"], "text_cfg": config["model_cfg"]["text_cfg"] | change}
         (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": changed}))
         with pytest.raises(CheckpointError, match=match):
             keras_vit.build_text(weights=folder)
+    config = json.loads((FOLDER / "hf_clip" / "config.json").read_text())
+    shutil.copytree(FOLDER / "hf_clip", tmp_path / "x")
+    for change, match in (
+        *(({word: kind}, "must be of the same class of transformers") for word, kind in OTHER_CLASSES),
+        ({"text_config": config["text_config"] | {"layer_norm_eps": 5}}, "epsilon of a norm(.|\n)*: 5 in config.json"),
+    ):
+        (tmp_path / "x" / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(CheckpointError, match=match):
+            keras_vit.build_text(weights=tmp_path / "x")
+    with pytest.raises(ValueError, match="must be small and positive"):
+        SMALL.replace(layer_norm_epsilon=5)
+
+
+OTHER_CLASSES = (
+    ("model_type", "siglip"),
+    ("architectures", ["MetaClip2Model"]),
+    ("model_type", "metaclip_2"),
+)
 
 
 def tags():
@@ -370,6 +525,7 @@ def open_clip_config(row):
     if row["refused"] == "CoCa":
         return {"embed_dim": 512, "text_cfg": text | {"embed_cls": True}, "multimodal_cfg": {}}
     text |= {"hf_model_name": row["refused"]} if row["refused"] else {}
+    text |= {"proj_type": "none"} if row["projection"] == "none" else {"proj_bias": "bias" in row["projection"]}
     return {"embed_dim": int(row["embed_dim"]), "quick_gelu": row["activation"] == "quick_gelu", "text_cfg": text}
 
 
@@ -377,18 +533,13 @@ def test_published_towers_have_their_switches_and_parameters():
     """Of all tags of OpenCLIP that are taken, as it counts them: on shapes, of one block that stands for all."""
     counts, taken = {}, [row for row in tags() if not row["refused"]]
     for row in taken:
-        stated = of_open_clip(open_clip_config(row), TEXT_LAYOUTS["open_clip_text"])
+        stated = of_open_clip(open_clip_config(row))
         switches = [str(stated[name]) for name in ("activation", "layer_norm_epsilon", "causal")]
         assert switches == [row["activation"], row["epsilon"], row["causal"]], row["model"]
         poolings = {"argmax": ("argmax", None), "last": ("last", None), "eos": ("end", 2)}
         assert (stated["pooling"], stated["end_id"]) == poolings[row["pooling"]], row["model"]
         fields = {name: value for name, value in stated.items() if value is not None}
-        config = TextConfig(
-            **fields,
-            mlp_dim=int(row["mlp"]),
-            projection_size=None if row["projection"] == "none" else int(row["embed_dim"]),
-            projection_bias=row["projection"] == "linear with bias",
-        )
+        config = TextConfig(**fields, mlp_dim=int(row["mlp"]))
         key = tuple(row[name] for name in list(row)[2:10])
         if key not in counts:
             with keras.StatelessScope(initialize_variables=False):
@@ -422,6 +573,81 @@ def test_defaults_of_transformers_rule_where_a_config_is_silent(tmp_path):
     assert silent.config == tower("hf_siglip").config
 
 
+USUAL = {  # of a silent config: heads, activation, epsilon, place, end, padding
+    "clip": (8, "quick_gelu", 1e-5, "end", 49407, 1),
+    "metaclip_2": (8, "quick_gelu", 1e-5, "end", 49407, 1),
+    "siglip": (12, "gelu_tanh", 1e-6, "last", None, 1),
+    "siglip2": (12, "gelu_tanh", 1e-6, "last", None, 1),
+    "tipsv2": (12, "relu", 1e-5, "mean", None, 0),
+    "OpenCLIP": (8, "gelu", 1e-5, "argmax", None, 0),
+}
+
+
+@pytest.mark.parametrize("kind", USUAL)
+def test_silent_configs_have_the_values_of_their_classes(kind):
+    """As transformers 5.24 and OpenCLIP 3.3 print them."""
+    found = of_open_clip({"text_cfg": {}}) if kind == "OpenCLIP" else of_transformers({"model_type": kind})
+    names = ("num_heads", "activation", "layer_norm_epsilon", "pooling", "end_id", "pad_id")
+    assert tuple(found.get(name) for name in names) == USUAL[kind]
+
+
+def test_scale_of_tipsv2_without_one_is_that_of_its_class(tmp_path):
+    """The published files have no temperature; transformers divides cosines by that of the config, or 0.005066."""
+    file = shutil.copytree(FOLDER / "hf_tipsv2", tmp_path / "x") / "model.safetensors"
+    save_file({name: array for name, array in load_file(file).items() if name != "temperature"}, file)
+    config = json.loads(file.with_name("config.json").read_text())
+    del config["temperature_init_value"]
+    for said, scale in (
+        ({}, 5.28521),
+        ({"temperature_init_value": 0.25}, np.log(4)),
+        ({"temperature_init_value": 0}, 0),
+    ):
+        file.with_name("config.json").write_text(json.dumps(config | said))
+        with contextlib.nullcontext() if scale else pytest.raises(CheckpointError, match="above 0"):
+            assert read_text_checkpoint(file).logit_scale_and_bias == pytest.approx((scale, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "said"),
+    [
+        ("hf_clip", "text_projection.weight", "projection_size 24, and None"),
+        ("hf_siglip", "text_model.head.bias", "projection_bias True, and False"),
+        ("oc_custom_text", "text.text_projection", "projection_size 24, and None"),
+        ("oc_siglip", "text.text_projection.bias", "projection_bias True, and False"),
+        ("bv_siglip", "params/txt/head/bias", "projection_bias True, and False"),
+        ("oc_clip", "positional_embedding", "open_clip_text without positional_embedding"),
+        ("bv_siglip", "params/txt/Embed_0/embedding", "big_vision_text without Embed_0/embedding"),
+    ],
+)
+def test_tensor_that_is_missing_is_named(name, role, said, tmp_path):
+    """Without a projection, or its bias, the rest would look like a tower that has none."""
+    shutil.copytree(FOLDER / name, tmp_path / "x")
+    file = next(
+        file
+        for file in (tmp_path / "x").iterdir()
+        if file.suffix in (".safetensors", ".npz") and file.stem != "expected"
+    )
+    arrays = load_file(file) if file.suffix == ".safetensors" else dict(np.load(file))
+    arrays.pop(role)
+    save_file(arrays, file) if file.suffix == ".safetensors" else np.savez(file, **arrays)
+    with pytest.raises(CheckpointError, match=said):
+        read_text_checkpoint(file)
+
+
+def test_of_copies_in_a_file_the_text_tower_is_that_of_the_image_tower(tmp_path):
+    """The averaged one; of names that say nothing, none."""
+    arrays = load_file(FOLDER / "oc_clip" / "open_clip_model.safetensors")
+    for names, taken in ((("model", "ema"), "ema"), (("one", "two"), None)):
+        copies = {f"{n}.{key}": np.asarray(array + (n == taken)) for n in names for key, array in arrays.items()}
+        save_file(copies, tmp_path / "x.safetensors")
+        if taken is None:
+            with pytest.raises(CheckpointError, match="several models"):
+                read_text_checkpoint(tmp_path / "x.safetensors")
+        else:
+            found = read_text_checkpoint(tmp_path / "x.safetensors").tensors["encoder_norm/gamma"]
+            np.testing.assert_array_equal(found, arrays["ln_final.weight"] + 1)
+
+
 def test_towers_of_other_architectures_are_refused_by_name(tmp_path):
     shutil.copytree(FOLDER / "oc_clip", tmp_path / "x")
     refused = [row for row in tags() if row["refused"]]
@@ -430,3 +656,35 @@ def test_towers_of_other_architectures_are_refused_by_name(tmp_path):
         (tmp_path / "x" / "open_clip_config.json").write_text(json.dumps({"model_cfg": open_clip_config(row)}))
         with pytest.raises(CheckpointError, match=rf"(?s)towers of BERT, RoBERTa, CoCa and NLLB.*'{row['refused']}'"):
             keras_vit.build_text(weights=tmp_path / "x")
+
+
+BERT = "text.transformer.encoder.layer.0.attention.self.query.weight"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "text", "family"),
+    [
+        (["text.cls_emb", "text.positional_embedding", "text_decoder.ln_final.weight"], None, "CoCa"),
+        ([BERT], {"hf_model_name": "xlm-roberta-base"}, "RoBERTa ('xlm-roberta-base' in its config)"),
+        ([BERT], None, "BERT"),
+        (["text_model.roberta.encoder.layer.0.attention.self.query.weight"], None, "RoBERTa"),
+        (["text.transformer.shared.weight"], {"hf_model_name": "google/mt5-base"}, "mT5 ('google/mt5-base'"),
+        (["text.transformer.layers.0.fc1.weight"], {"hf_model_name": "facebook/nllb-200-distilled-600M"}, "NLLB"),
+        (["text.electra.weight"], {"hf_model_name": "google/electra"}, "encoders of transformers ('google/electra'"),
+    ],
+)
+def test_tensors_of_other_architectures_are_refused_by_name(tensors, text, family, tmp_path):
+    """Of a folder as of its file; and where the image tower is not computed here either, as CoCa's."""
+    tensors = [*tensors, "visual.conv1.weight", "logit_scale"]
+    file = tmp_path / "open_clip_model.safetensors"
+    save_file({name: np.zeros(3, "float32") for name in tensors}, file)
+    if text or family == "CoCa":
+        config = {"vision_cfg": {"attentional_pool": True}, "text_cfg": text or {}}
+        (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    for source in (tmp_path, file):
+        with pytest.raises(CheckpointError, match=rf"(?s)towers of BERT.*{file.name} with one of {re.escape(family)}"):
+            keras_vit.build_text(weights=source)
+    words = argparse.Namespace(model=str(tmp_path), weights=None, classes="cat", templates=None)
+    for opened in (lambda: keras_vit.zero_shot(tmp_path, classes=["cat"]), lambda: check_model(words)):
+        with pytest.raises(CheckpointError, match=rf"(?s)towers of BERT.*with one of {re.escape(family)}"):
+            opened()

@@ -1,5 +1,8 @@
 """Ids of 216 strings by 8 vocabularies are those of OpenAI's, OpenCLIP's, big_vision's and transformers' own code."""
 
+import contextlib
+import gzip
+import importlib.resources
 import json
 import pickle
 import shutil
@@ -12,6 +15,8 @@ from conftest import GOLDEN
 import keras_vit
 from keras_vit.checks import ArgumentError
 from keras_vit.text import cleaning, templates
+from keras_vit.text.opening import write_tokenizer_file, write_transformers_tokenizer
+from keras_vit.text.tokenizer import clip_pieces
 
 FOLDER = GOLDEN / "text" / "tokenizers"
 INDEX = json.loads((FOLDER / "index.json").read_text())
@@ -59,6 +64,32 @@ def test_ids_are_those_of_the_software(name, column, tmp_path):
     assert (tokenizer.pad_id, tokenizer.end_id, tokenizer.max_length) == (facts["pad"], facts["end"], facts["length"])
 
 
+def test_lines_after_the_merges_of_clip_are_not_read():
+    """OpenAI's file has 262,146 lines, of which a header and 48,894 are read: all that is shipped."""
+    path = importlib.resources.files("keras_vit.text") / "vocabulary" / "clip.txt.gz"
+    lines = gzip.decompress(path.read_bytes())
+    assert lines.count(b"\n") == 48_894
+    assert clip_pieces(lines + b"\nx y\nz w").data == clip_pieces().data
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *({"tokenizer_kwargs": {word: value}} for word, value in (("context_length", 8), ("reduction_mask", "simple"))),
+        *({"tokenizer_kwargs": {word: value}} for word, value in (("clean", "lowercase"), ("strip_sep_token", True))),
+        {"hf_tokenizer_name": "x", "tokenizer_kwargs": {"reduction_mask": "simple"}},
+        {"hf_tokenizer_name": "x", "tokenizer_mode": "clips"},
+    ],
+)
+def test_words_by_which_openclip_makes_other_ids_are_refused(text, tmp_path):
+    """Or by which it opens no tokenizer: its own class has no `strip_sep_token`, and gets `context_length` twice."""
+    (tmp_path / OPEN_CLIP).write_text(json.dumps({"model_cfg": {"text_cfg": text}}))
+    shutil.copy(FOLDER / "bert_small" / "tokenizer.json", tmp_path)
+    word = next(iter(text.get("tokenizer_kwargs", {"tokenizer_mode": 0})))
+    with pytest.raises(ArgumentError, match=f"tokenizer_kwargs(?s:.*)Received: {word}="):
+        keras_vit.tokenizer(tmp_path)
+
+
 def test_two_files_of_transformers_give_what_its_one_file_gives(tmp_path):
     for file in ("vocab.json", "merges.txt", "tokenizer_config.json"):
         shutil.copy(FOLDER / "clip_small" / file, tmp_path)
@@ -89,17 +120,42 @@ def test_pieces_in_the_order_of_fairseq(tmp_path):
         assert (ids == arrays["transformers"]).all(axis=1).sum() == len(STRINGS) - 10
 
 
+@pytest.mark.parametrize("model_type", ["siglip", "siglip2"])
+def test_gemma_for_transformers_gives_the_same_ids(model_type, tmp_path):
+    """SigLIP 2 strips nothing. The class of `siglip2` makes all letters small, and the authors those of ASCII."""
+    tokenizer = keras_vit.tokenizer(FOLDER / "gemma_small" / "tokenizer.model", max_length=64)
+    warned = pytest.warns(UserWarning, match="otherwise than clean='lower_ascii'")
+    with warned if model_type == "siglip2" else contextlib.nullcontext():
+        config = write_transformers_tokenizer(tokenizer, tmp_path, model_type)
+    texts = [*STRINGS, "a photo of the number 7.", "<MASK> <mask>", "a <eos>  b", "ab" * 99]
+    own = {"siglip": "PreTrainedTokenizerFast", "siglip2": "Siglip2Tokenizer"}
+    assert (config["tokenizer_class"], config["pad_token"], config["eos_token"]) == (own[model_type], "<pad>", "<eos>")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    read = keras_vit.tokenizer(tmp_path)
+    differing = np.flatnonzero((read(texts) != tokenizer(texts)).any(axis=1))
+    assert all(model_type == "siglip2" and not texts[row].isascii() for row in differing)
+    again = tmp_path / "again"
+    again.mkdir()
+    assert write_transformers_tokenizer(read, again, model_type) == config
+    assert (again / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
 def test_long_text_keeps_its_end_and_a_short_one_is_padded():
     tokenizer = keras_vit.tokenizer("clip", max_length=8)
     ids = tokenizer(["cat " * 50, "cat", ""])
     assert ids[0, -1] == ids[1, 2] == ids[2, 1] == tokenizer.end_id
     assert list(ids[1, 3:]) == [0] * 5
     assert tokenizer([]).shape == (0, 8)
-    np.testing.assert_array_equal(tokenizer("cat"), ids[1:2])
+    for cat in ("cat", np.array("cat")):
+        np.testing.assert_array_equal(tokenizer(cat), ids[1:2])
     np.testing.assert_array_equal(tokenizer(np.array(["cat", ""])), ids[1:])
 
 
-@pytest.mark.parametrize("texts", [None, 7, b"cat", ["cat", None], ["cat", 1.5], {"cat": 1}, [["cat"]], "\ud800"])
+@pytest.mark.parametrize(
+    "texts",
+    [None, 7, b"cat", ["cat", None], ["cat", 1.5], {"cat": 1}, {"cat": 1}.keys(), {"cat"}, [["cat"]], "\ud800"],
+)
 def test_what_is_no_text_is_refused(texts):
     with pytest.raises((TypeError, ArgumentError), match="`texts` must be"):
         keras_vit.tokenizer("clip")(texts)
@@ -137,6 +193,18 @@ def test_wrong_sources_are_refused(tmp_path):
         keras_vit.tokenizer("clip", max_length=1)
 
 
+@pytest.mark.parametrize(
+    "change", [("facts", {}), ("kind", "other"), ("pieces", "!"), ("keras_vit_tokenizer", 2), None]
+)
+def test_damaged_file_of_an_export_is_refused(change, tmp_path):
+    file = tmp_path / "words.tokenizer.json"
+    write_tokenizer_file(keras_vit.tokenizer("clip"), file)
+    content = file.read_text()
+    file.write_text(content[:-9] if change is None else json.dumps(json.loads(content) | dict([change])))
+    with pytest.raises(ArgumentError, match="must be whole"):
+        keras_vit.tokenizer(file)
+
+
 def test_without_ftfy_plain_texts_have_their_ids_and_others_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "ftfy", None)
     tokenizer = keras_vit.tokenizer("clip")
@@ -151,6 +219,7 @@ def test_without_ftfy_plain_texts_have_their_ids_and_others_are_refused(monkeypa
 def test_letters_are_made_small_as_each_software_does():
     assert cleaning.CLEANINGS["lowercase"]("ΟΔΟΣ") == "οδοσ"  # and not the sigma that ends a word
     assert cleaning.CLEANINGS["lower_ascii"]("ÉA") == "Éa"
+    assert cleaning.CLEANINGS["lower"]("<b> &amp;amp; c") == "<b> & c"  # entities twice; ftfy reads none next to a tag
     assert cleaning.CLEANINGS["canonicalize"]("snow_leopard (big cat)") == "snow leopard big cat"
     assert cleaning.CLEANINGS["siglip_transformers"]("snow_leopard") == "snowleopard"
 
@@ -168,6 +237,6 @@ def test_prompts_of_imagenet():
     assert found == ["itap of a kite bird of prey"]
     assert templates.prompts(["a", "b"], ["x {}", "{}."]) == ["x a", "a.", "x b", "b."]
     assert templates.find_templates("one {}") == ("one {}",)
-    for wrong in ([], ["no place"], ["{} {}"], "imagenet-9"):
-        with pytest.raises(ValueError, match="templates"):
+    for wrong in ([], ["no place"], ["{} {}"], "{} {}", "imagenet-9", ["{{}}"], {"a {}"}):
+        with pytest.raises((TypeError, ValueError), match="templates"):
             templates.find_templates(wrong)

@@ -9,6 +9,7 @@ import shutil
 import pytest
 from fault_server import NAME, FaultServer
 
+from keras_vit.files import file_sha256
 from keras_vit.weights.download import (
     DownloadError,
     OfflineError,
@@ -19,7 +20,7 @@ from keras_vit.weights.download import (
     verify_cache,
     verify_file,
 )
-from keras_vit.weights.download.cache import file_sha256, is_noted
+from keras_vit.weights.download.cache import is_noted
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from safetensors.numpy import load_file, save_file
 from weights.encoder_folders import ENCODERS, ENDS, changed, difference
 
 import keras_vit
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.families.clip import CLIP_PHOTOS
 from keras_vit.weights.read import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
@@ -28,11 +30,11 @@ def test_model_without_a_config_needs_weights_that_tell_it(tmp_path):
         )
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "", '{"model_type": "vit", "num_attention_heads": 5, "qkv_bias": false}'])
+@pytest.mark.parametrize("text", ["{", "[]", "", '{"model_type": "deit", "num_attention_heads": 5, "qkv_bias": false}'])
 def test_config_that_cannot_be_read_is_named(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     shutil.copy(ENCODERS / "timm_dinov2" / "model.safetensors", tmp_path)
-    if "vit" in text:
+    if "deit" in text:
         shutil.copy(GOLDEN / "classifiers" / "deit" / "model.safetensors", tmp_path)
     with pytest.raises(CheckpointError, match=r"(config.json|noted) not understood(?s:.*)Correct that, or pass"):
         keras_vit.build(weights=tmp_path, include_top=False)
@@ -125,12 +127,36 @@ def test_head_outside_of_a_model_is_not_dropped_in_silence(tmp_path):
             for name in ("dinov2_registers", "pixio", "tipsv2_gated")
         ),
         ("huggingface_internvit", {"norm_type": "foo"}, "norm foo, and layer"),
+        ("huggingface_internvit_6b", {"layer_norm_eps": 1e-5}, "epsilon of an InternViT(.|\n)*1e-05"),
+        ("huggingface_dinov2", {"layer_norm_eps": 0}, "epsilon of a norm(.|\n)*: 0 in"),
+        ("huggingface_dinov2", {"layer_norm_eps": "1e-6"}, "epsilon of a norm(.|\n)*'1e-6'"),
+        ("timm_qwen3", {"norm_eps": -1e-6}, "epsilon of a norm(.|\n)*: -1e-06 in"),
+        ("open_clip_siglip", {"timm_model_name": "vit_base_patch32_siglip_256"}, "hidden_size 768, and 24"),
+        ("open_clip_gap", {"mlp_ratio": 4.0}, "mlp_dim 96, and 48"),
+        ("timm_mae", {"depth": None}, "num_layers 12, and 2"),
+        ("timm_mae", {"patch_size": None}, "patch_size 16, and 8"),
+        ("huggingface_clip", {"vision_config": {"model_type": "siglip_vision_model"}}, "model_type"),
+        ("open_clip_gap", {"layers": 12}, "num_layers 12, and 2"),
         ("huggingface_dinov3", {"rope_theta": None, "rope_parameters": {"rope_type": "yarn"}}, "yarn"),
     ],
 )
 def test_config_that_contradicts_the_tensors_is_refused(tmp_path, folder, facts, said):
     with pytest.raises(CheckpointError, match=said):
         keras_vit.build(weights=changed(tmp_path, folder, **facts), include_top=False)
+
+
+def test_words_that_transformers_passes_over_contradict_nothing(tmp_path):
+    """Pixio's width of the MLP is by its ratio alone, and it has no switch for biases or registers."""
+    aside = {"intermediate_size": 64, "proj_bias": False, "use_swiglu_ffn": False, "num_register_tokens": 9}
+    assert read_checkpoint(changed(tmp_path, "huggingface_pixio", **aside)).fields["proj_bias"]
+
+
+def test_openclip_takes_clips_photos_of_the_towers_size_where_its_file_is_silent(tmp_path):
+    folder = changed(tmp_path, "open_clip_siglip")
+    config = json.loads((folder / "open_clip_config.json").read_text()) | {"preprocess_cfg": {"size": 99}}
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    photos = read_checkpoint(folder).preprocessing
+    assert (photos.image_size, photos.resize, photos.mean) == ((24, 24), "crop", CLIP_PHOTOS.mean)
 
 
 def test_beit_without_relative_positions_or_a_pooling_layer_loads(tmp_path):

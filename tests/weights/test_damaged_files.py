@@ -81,16 +81,14 @@ def test_axis_of_zero_hides_no_impossible_shape(path, kind):  # N3
 NUMBERLESS = ["<U3", "|S5", "<M8[D]", "|V4", "|V140", [("a", "<f4"), ("b", "|O")], [("a", "<f4", (2,))], "<f3", "|O"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [*(("stored", dtype) for dtype in NUMBERLESS), ("safetensors", "F8_E4M3"), ("safetensors", 3)]
-)
+@pytest.mark.parametrize(("kind", "dtype"), [*(("stored", dtype) for dtype in NUMBERLESS), ("safetensors", 3)])
 def test_what_is_no_number_is_refused(path, kind, dtype):  # N1
     assert_refused(forge(path, kind, dtype=dtype), f"'a(.npy)?', which is {NOT_PLAIN}|{DAMAGED}")
 
 
 def test_small_floats_of_a_byte_are_named(path):
     record = {"dtype": "F8_E4M3", "shape": [140], "data_offsets": [0, 140]}
-    assert_refused(with_header(path, {"a": record}, A.tobytes()), f"'a', which is {NOT_PLAIN}.*'F8_E4M3'")
+    assert_refused(with_header(path, {"a": record}, A.tobytes()), "'a' of F8_E4M3, and floats below 16 bits")
 
 
 def test_scan_never_unpickles(path, tmp_path):  # N1
@@ -107,7 +105,7 @@ def test_no_code_of_the_package_unpickles():  # N1
     for source in (ROOT / "keras_vit").rglob("*.py"):
         assert "allow_pickle=True" not in source.read_text()
     for source in (ROOT / "keras_vit/weights/read").glob("*.py"):
-        assert not re.search(r"np\.load|import pickle\b|literal_eval", source.read_text())
+        assert not re.search(r"np\.load|pickle\.(load|Unpickler\()|literal_eval", source.read_text())
 
 
 @both
@@ -369,10 +367,11 @@ def hunt(**arguments):
 
 
 @on_linux
-def test_reader_refuses_or_gives_the_truth_for_20_000_damaged_files():  # N1 to N4, N7 to N9
-    found = hunt(seed=7, files=20_000)
+@pytest.mark.parametrize("files", [5_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+def test_reader_refuses_or_gives_the_truth_for_thousands_of_damaged_files(files):  # N1 to N4, N7 to N9
+    found = hunt(seed=7, files=files)
     assert found["memory"] < MOST_MEMORY
-    assert 500 < found["accepted"] < 10_000, "the damage is too hard or too soft to tell anything"
+    assert files / 40 < found["accepted"] < files / 2, "the damage is too hard or too soft to tell anything"
 
 
 @on_linux

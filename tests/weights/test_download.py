@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 from fault_server import EMPTY_PACKAGES, NAME, FaultServer, child
 
+from keras_vit.files import file_sha256
 from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
-from keras_vit.weights.download.cache import file_sha256
 
 PART = f"{NAME}.part"
 

@@ -180,12 +180,12 @@ def test_model_says_what_no_tensor_tells_and_who_says_it(mirror, monkeypatch, tm
 
 @pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")
 def test_timm_folder_with_the_name_of_an_architecture_alone_has_its_heads(tmp_path):
-    """As timm's own on the Hub, whose config has no `model_args`."""
+    """As timm's own on the Hub, whose config has no `model_args`; here the one that keeps the model small."""
     config = encoder("clip/B32").replace(num_layers=1)
     model = randomise(keras_vit.build(config, input_shape=(64, 64, 3), include_top=False))
     ours = keras_vit.save_checkpoint(model, tmp_path / "ours.safetensors", "timm")
     save_file(load_file(ours), tmp_path / "model.safetensors")  # without our note
-    said = {"architecture": "vit_base_patch32_clip_quickgelu_224", "num_classes": 0, "pretrained_cfg": {}}
+    said = {"architecture": "vit_base_patch32_clip_quickgelu_224", "num_classes": 0, "model_args": {"depth": 1}}
     (tmp_path / "config.json").write_text(json.dumps(said))
     again = keras_vit.build(weights=tmp_path, include_top=False)
     assert (again.config.num_heads, again.config.activation) == (12, "quick_gelu")

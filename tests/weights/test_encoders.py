@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import numpy
 from safetensors.numpy import load_file, save_file
-from weights.encoder_folders import ENCODERS, ENDS, FOLDERS, built, changed, difference, expected
+from weights.encoder_folders import ENCODERS, ENDS, FOLDERS, HEADS, built, changed, difference, expected
 from weights.unstored_fields import silent
 
 import keras_vit
@@ -42,7 +42,7 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
     DeiT III's table has no row for the class token, and gets one of zeros.
     """
     sides = {"input_shape": (40, 40, 3)} if folder == "huggingface_radio" else {}  # those of the whole table
-    ends = {} if "logits" in expected(folder) else {"include_top": False}
+    ends = HEADS.get(folder, {}) | ({} if "logits" in expected(folder) else {"include_top": False})
     file = file_in(ENCODERS / folder)
     model = keras_vit.build(weights=file.parent, **sides, **ends)
     if folder.startswith("open_clip"):  # with a text tower, which is not written
@@ -273,7 +273,8 @@ def test_openclip_reads_what_transformers_wrote(tmp_path):
     assert arrays["visual.proj"].shape == (24, 6)
     save_file(arrays | {"token_embedding.weight": np.zeros((3, 2), "float32")}, path)
     (tmp_path / "open_clip_config.json").write_text(
-        '{"model_cfg": {"quick_gelu": true, "vision_cfg": {"width": 24, "head_width": 8, "image_size": 24}}}'
+        '{"model_cfg": {"quick_gelu": true, "vision_cfg": {"width": 24, "head_width": 8, "image_size": 24, "layers": 2,'
+        ' "patch_size": 8, "mlp_ratio": 2.0}}}'
     )
     assert difference("huggingface_clip", keras_vit.build(weights=tmp_path), "logits") < 1e-5
 

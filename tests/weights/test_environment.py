@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import use_cache
 
+from keras_vit.cache import cache_dir
 from keras_vit.weights.download import RemoteFile, environment, fetch
 
 
@@ -15,15 +16,15 @@ def cache_in_tmp_path(monkeypatch, tmp_path):
 
 def test_cache_is_read_at_call_time_with_home_expanded(monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", "~/weights")
-    assert environment.cache_dir() == Path.home() / "weights"
+    assert cache_dir() == Path.home() / "weights"
     monkeypatch.setenv("KERAS_VIT_CACHE", "relative")
-    assert environment.cache_dir() == Path.cwd() / "relative"
+    assert cache_dir() == Path.cwd() / "relative"
 
 
 def test_cache_is_the_users_own_by_default(monkeypatch):  # D10
     monkeypatch.delenv("KERAS_VIT_CACHE")
-    assert environment.cache_dir().is_relative_to(Path.home())
-    assert environment.cache_dir().name == "keras_vit"
+    assert cache_dir().is_relative_to(Path.home())
+    assert cache_dir().name == "keras_vit"
 
 
 @pytest.mark.parametrize(

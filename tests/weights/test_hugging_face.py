@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 
 import keras_vit
 from keras_vit import cli
+from keras_vit.files import file_sha256
 from keras_vit.weights.download import DownloadError, OfflineError, cache, cache_dir, verify_cache
-from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.file_checks import check_cached
 from keras_vit.weights.resolve import find_file
 

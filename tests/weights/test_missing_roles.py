@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import GOLDEN
 from safetensors.numpy import load_file, save_file
@@ -33,14 +34,40 @@ ENCODERS = GOLDEN / "encoders"
         ("huggingface_dinov3", "o_proj.bias", "proj_bias True, and False"),
         ("huggingface_clip", "self_attn.out_proj.bias", "proj_bias True, and False"),
         ("huggingface_siglip", "patch_embedding.bias", "patch_bias True, and False"),
+        # Names by which a layout is known, without which the file looks like one of another layout or of none.
+        ("huggingface_clip", "pre_layrnorm.weight", "nearest to .* huggingface_clip without pre_layrnorm.weight"),
+        ("huggingface_dinov2", "cls_token", "nearest to .* huggingface_dinov2 without embeddings.cls_token"),
+        ("timm_mae", "patch_embed.proj.weight", "nearest to .* timm without patch_embed.proj.weight"),
+        ("timm_pe_core", "attn_pool.latent", "nearest to .* timm_pe_core without attn_pool.latent"),
+        ("open_clip_gap", "class_embedding", "nearest to .* open_clip_gap without class_embedding"),
     ],
 )
 def test_role_that_is_missing_in_every_block_is_seen_by_what_the_config_says(tmp_path, folder, role, said):
     """By itself the rest looks like a model without it."""
-    file = Path(shutil.copytree(ENCODERS / folder, tmp_path / folder)) / "model.safetensors"
+    (file,) = Path(shutil.copytree(ENCODERS / folder, tmp_path / folder)).glob("*.safetensors")
     save_file({name: array for name, array in load_file(file).items() if not name.endswith(role)}, file)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=said) as error:
         keras_vit.build(weights=file.parent, include_top=False)
+    assert "official, linen" not in str(error.value)  # of all layouts
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"qk_norm": True}, "none among the arrays that are read; 2 others are there, as blocks.0.attn.k_norm.weight"),
+        ({"act_layer": "silu"}, r"gated_mlp True, .* in which alone a SiLU is computed here"),
+    ],
+)
+def test_argument_of_timm_that_is_not_computed_here_is_the_cause(tmp_path, argument, said):
+    """And not that the file lacks what it has."""
+    config = json.loads((ENCODERS / "timm_mae" / "config.json").read_text())
+    folder = claiming(tmp_path, "timm_mae", model_args=config["model_args"] | argument)
+    norms = (
+        {f"blocks.0.attn.{part}_norm.weight": np.ones(8, "float32") for part in "qk"} if "qk_norm" in argument else {}
+    )
+    save_file(load_file(folder / "model.safetensors") | norms, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=said):
+        read_checkpoint(folder)
 
 
 KINDS = ("encoders", "classifiers", "towers")
@@ -100,7 +127,7 @@ TIMM = {  # folder: architectures of other families, or of none that is computed
 }
 TRANSFORMERS = {
     "huggingface_dinov2": ("clip_vision_model", "dinov3_vit", "dinov2_with_registers", "swin", "dinov3_convnext"),
-    "huggingface_siglip": ("vit", "ijepa", "dpt", "qwen3_vl_vision"),
+    "huggingface_siglip": ("vit", "ijepa", "vit_msn", "qwen3_vl_vision"),
     "huggingface_clip": ("mlcd_vision_model",),
     "huggingface_mlcd": ("clip_vision_model",),
     "huggingface_beit": ("dinov2", "radio"),

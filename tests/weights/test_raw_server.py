@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from keras_vit.cache import cache_dir
 from keras_vit.weights.download import DownloadError, RemoteFile, fetch, transfer
-from keras_vit.weights.download.environment import cache_dir
 
 NAME = "some/place/tiny.npz"
 OLD, NEW = bytes(range(256)) * 400, bytes(range(255, -1, -1)) * 400  # two versions of equal size

@@ -1,5 +1,6 @@
 import os
 import sys
+import time
 import zipfile
 import zlib
 
@@ -52,6 +53,7 @@ def test_read_gives_what_was_written(path, save):
     for name, array in arrays.items():
         assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(read[name], array)
+        assert not read[name].flags.writeable
 
 
 @pytest.mark.parametrize("save", SAVERS[:2])
@@ -69,14 +71,6 @@ def test_read_gives_only_what_was_asked_for(path, save):
     assert_refused(path, "'d'", names=["d"])
 
 
-@every_kind
-def test_read_gives_arrays_that_cannot_be_written_to(path, save):
-    save(path, **ARRAYS)
-    array = scan(path).read()["a"]
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 1
-
-
 @pytest.mark.parametrize("save", [*SAVERS, lambda path, **arrays: write_torch(path, arrays)])
 def test_arrays_outlive_a_file_that_is_cut(path, save):
     """A mapped file would end the process by a signal; one that is cut while it is read is refused."""
@@ -90,7 +84,17 @@ def test_arrays_outlive_a_file_that_is_cut(path, save):
             read()
 
 
-@pytest.mark.parametrize("change", [lambda path: os.utime(path, ns=(1, 1)), lambda path: os.truncate(path, 40)])
+def write_as_rsync(path):
+    """Other bytes of the same number, and the time of the last write as it was."""
+    before = path.stat()
+    time.sleep(0.02)  # the clock of files may go in steps of 10 ms
+    with open(path, "r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(b"\0\0")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [write_as_rsync, lambda path: os.truncate(path, 40)])
 @pytest.mark.parametrize("save", [*SAVERS, lambda path, **arrays: write_torch(path, arrays)])
 def test_file_that_changes_while_it_is_read_is_refused(path, save, change, monkeypatch):
     save(path, **ARRAYS)
@@ -136,23 +140,23 @@ def test_read_refuses_numbers_that_are_not_finite(path, save, bad):  # N7
         np.testing.assert_array_equal(scan(path).read(allow_nonfinite=True)[name], spoilt)
 
 
-def test_read_finds_the_last_of_many_numbers(path):  # N7
-    array = np.ones(100_003, "float32")  # more than one chunk
-    array[-1] = np.nan
-    for save in SAVERS:
+@pytest.mark.parametrize(
+    ("array", "savers", "said"),
+    [
+        (np.append(np.ones(100_002, "float32"), np.float32(np.nan)), SAVERS, "1 NaN"),  # of more than one chunk
+        (np.array([1, 1e200, 3e38]), SAVERS[:1], "1 NaN.*float32"),
+        *((np.array([1, np.nan, np.inf], dtype), SAVERS[2:], "2 NaN") for dtype in ("float16", ml_dtypes.bfloat16)),
+        # Signalling ones, without a warning of NumPy.
+        *(
+            (np.array([bits, 0], "<u2").view(dtype), SAVERS[2:], "1 NaN")
+            for dtype, bits in (("<f2", 0x7D01), (ml_dtypes.bfloat16, 0x7F81))
+        ),
+    ],
+)
+def test_read_refuses_numbers_of_every_kind_that_are_not_finite(path, array, savers, said):  # N7
+    for save in savers:
         save(path, a=array)
-        assert_refused(path, "'a' holds 1 NaN")
-
-
-@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
-def test_read_refuses_small_floats_that_are_not_finite(path, dtype):  # N7
-    save_file({"a": np.array([1, np.nan, np.inf], dtype)}, path)
-    assert_refused(path, "'a' holds 2 NaN")
-
-
-def test_read_refuses_numbers_beyond_float32(path):  # N7
-    np.savez(path, a=np.array([1, 1e200, 3e38]))
-    assert_refused(path, "'a' holds 1 NaN.*float32")
+        assert_refused(path, f"'a' holds {said}")
 
 
 @pytest.mark.parametrize("save", SAVERS[:2])
@@ -224,12 +228,6 @@ def test_read_inflates_what_ends_near_the_edge_of_a_chunk(path):
             assert scan(path).read()["a"].shape == (size,)
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("<f2", 0x7D01), (ml_dtypes.bfloat16, 0x7F81)])
-def test_read_refuses_signalling_nans_without_a_warning(path, dtype, bits):  # N7
-    save_file({"a": np.array([bits, 0], "<u2").view(dtype)}, path)
-    assert_refused(path, "'a' holds 1 NaN")
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -284,15 +282,11 @@ def test_scan_tells_the_kind_by_the_bytes_and_not_by_the_name(tmp_path):
     assert scan(str(tmp_path / "x.safetensors")).kind == "npz"
 
 
-def test_scan_raises_for_a_missing_file(path):
-    with pytest.raises(FileNotFoundError, match=r"x\.npz"):
-        scan(path)
-
-
 def test_scan_refuses_what_cannot_be_opened(path):
     assert_refused(path.parent / ("x" * 300), "too long")
-    with pytest.raises(FileNotFoundError, match="no checkpoint"):
-        scan(path.parent / "a\0b")
+    for gone in (path, path.parent / "a\0b"):
+        with pytest.raises(FileNotFoundError, match=r"no checkpoint.*\n.*(x\.npz|a\0b)"):
+            scan(gone)
 
 
 def test_read_tells_of_a_failing_disk(path, monkeypatch):

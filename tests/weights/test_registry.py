@@ -224,7 +224,7 @@ def test_name_that_is_no_text_is_a_type_error():
 
 def test_table_text_has_its_columns_aligned():
     header, first, *rest = str(list_weights("ViTL16")).splitlines()
-    assert header.split() == ["name", "variant", "resolution", "classes", "head", "MB", "accuracy", "licence"]
+    assert header.split() == ["name", "variant", "resolution", "classes", "head", "MB", "accuracy", "licence", "text"]
     assert first.split() == ["imagenet21k", "L/16", "224", "21843", "zero", "1310", "?", "Apache-2.0"]
     assert {line.index("Apache-2.0") for line in rest} == {header.index("licence")}
     assert repr(list_weights("L/16")) == str(list_weights("ViTL16"))

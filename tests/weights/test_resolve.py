@@ -1,6 +1,7 @@
 """From what users write in `weights=` to a file: names, paths, folders and URLs."""
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -70,7 +71,8 @@ def test_names_of_the_table_come_before_files_of_that_name(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
     (tmp_path / "imagenet21k").mkdir()
-    with pytest.raises(OfflineError, match=r"ViT-B_16\.npz"):
+    line = r"published weights 'imagenet21k' are taken.*'\./imagenet21k'"
+    with pytest.warns(UserWarning, match=line), pytest.raises(OfflineError, match=r"ViT-B_16\.npz"):
         find_file("imagenet21k", "B/16")
     with pytest.raises(ValueError, match="one file"):
         find_file("./imagenet21k", "B/16")
@@ -130,11 +132,17 @@ def test_url_with_a_name_that_no_file_may_have_is_asked_for_or_a_download_error(
         find_file(f"hf:owner/{'a' * 300}", None)
 
 
-def test_path_with_a_name_that_no_file_may_have_leads_to_nothing():
-    with pytest.raises(FileNotFoundError, match="nothing at that path"):
-        find_file("./" + "a" * 300, None)
-    with pytest.raises(FileNotFoundError, match="nothing at that path"):
-        check_available("./" + "a" * 300, None)
+def test_path_that_leads_to_no_file_is_refused_with_the_reason(tmp_path):
+    os.mkfifo(tmp_path / "pipe.pth")
+    for path, error, message in (
+        ("./" + "a" * 300, FileNotFoundError, "cannot be reached: File name too long"),
+        (str(tmp_path / "pipe.pth"), CheckpointError, "a pipe, not a regular file"),
+        ("/dev/zero", CheckpointError, "a device, not a regular file"),
+    ):
+        with pytest.raises(error, match=message):
+            find_file(path, None)
+        with pytest.raises(error, match=message):
+            check_available(path, None)
 
 
 def test_place_with_a_name_that_no_file_may_have_is_a_download_error(server):

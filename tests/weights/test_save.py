@@ -257,6 +257,7 @@ def test_labels_stand_in_the_json_of_a_folder(tmp_path):
         ([*NAMES[:6], ""], "folder", ValueError, "empty"),
         ([*NAMES[:6], 3], "folder", TypeError, "strings"),
         ("abcdefg", "folder", TypeError, "list"),
+        ({*NAMES}, "folder", TypeError, "order of the outputs, and a set"),
         (NAMES, "x.safetensors", ValueError, "folder"),
     ],
 )

@@ -56,15 +56,11 @@ def test_shards_hold_what_the_whole_file_holds(shards, named):
     check_file(folder / "model.safetensors.index.json")
 
 
-def test_arrays_come_under_their_names_in_any_order(shards):
+def test_arrays_come_under_their_names_in_any_order_and_the_size_is_that_of_all_shards(shards, capsys):
     folder, _, names = shards  # neighbours are in different shards
     found, wanted = scan_any(folder / "model.safetensors.index.json").read(names), load_file(WHOLE)
     assert list(found) == names
     assert all((found[name] == wanted[name]).all() for name in names)
-
-
-def test_size_is_that_of_all_shards(shards, capsys):
-    folder, _, _ = shards
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     assert scan_any(folder / "model.safetensors.index.json").size == size
     assert cli.main(["weights", "inspect", str(folder)]) == 0
@@ -111,10 +107,7 @@ def test_index_and_shards_that_differ_are_refused(shards):
     assert_refused(folder, "'extra' is not in the shard")
     edit(extra="model-00003-of-00002.safetensors")
     assert_refused(folder, "'model-00003-of-00002.safetensors' of the index is missing")
-
-
-def test_array_in_two_shards_is_refused(shards):
-    folder, _, names = shards
+    edit()
     second = load_file(folder / NAME.format(2)) | {names[0]: np.zeros(3, "float32")}
     save_file(second, folder / NAME.format(2))
     assert_refused(folder, f"{names[0]!r} is in the shard")
@@ -139,12 +132,9 @@ def test_index_that_is_none_is_refused(shards, text, said):
     assert_refused(folder, said)
 
 
-def test_one_shard_is_no_checkpoint(shards):
+def test_one_shard_is_no_checkpoint_and_an_index_has_no_digest(shards):
     folder, _, _ = shards
     with pytest.raises(CheckpointError, match=r"one shard of 2(.|\n)*Pass its folder"):
         read_checkpoint(folder / NAME.format(1))
-
-
-def test_digest_of_an_index_is_refused(shards):
     with pytest.raises(ValueError, match="sha256"):
-        find_file(shards[0], None, sha256="0" * 64)
+        find_file(folder, None, sha256="0" * 64)

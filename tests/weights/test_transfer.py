@@ -11,8 +11,8 @@ import time
 import pytest
 from fault_server import NAME, FaultServer
 
+from keras_vit.cache import cache_dir
 from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, fetch, transfer
-from keras_vit.weights.download.environment import cache_dir
 
 
 @pytest.fixture

@@ -20,10 +20,12 @@ NOT_UNDERSTOOD = [
     ({"do_rescale": False}, "do_rescale False): images scaled to [-1, 1]"),
     ({"rescale_factor": 1 / 127.5}, "rescale_factor 0.0078"),
     ({"resample": 0}, "resample 0)"),
+    ({"do_flip_channel_order": True}, "do_flip_channel_order True)"),
     ({"image_std": [0.2, 0.2, 0]}, "mean=(0.4, 0.4, 0.4), std=(0.2, 0.2, 0.0))"),
     ({"size": {"shortest_edge": 32}}, "size {'shortest_edge': 32})"),
     ({"do_center_crop": True, "crop_size": 64}, "crop_size 64)"),
 ]
+OTHER_SIZE = {"preprocessor_config": PROCESSOR | {"size": 64}}
 PRETRAINED = {"input_size": [3, 32, 32], "mean": [0.4] * 3, "std": [0.2] * 3}
 
 
@@ -146,7 +148,8 @@ def test_pooling_of_timms_json_is_followed(folder, word, pooling, top_level):
     ],
 )
 def test_gelu_of_a_siglip_folder_is_timms_and_says_where_the_authors_is_another(folder, architecture, computed, told):
-    config = {"architecture": architecture, **timm({"num_heads": 4})}
+    sizes = {"num_heads": 4, "embed_dim": 48, "depth": 3, "patch_size": 8}
+    config = {"architecture": architecture, **timm(sizes)}
     model = keras_vit.build(weights=folder("timm_map", config=config))
     assert model.config.activation == computed
     assert sum("gelu_tanh" in line for line in model.load_report) == told
@@ -173,6 +176,12 @@ def test_what_openclips_json_says_and_is_not_understood_is_told(config, line):
         ({"pool_type": "avg", "no_ln_pre": True}, "final_ln_after_pool=False, no_ln_pre=True"),
         ({"timm_model_name": "vit_medium_patch16_gap_256", "timm_proj": "linear"}, "timm_proj='linear'"),
         ({"timm_model_name": "vit_relpos_medium_patch16_cls_224"}, "relative positions of another kind"),
+        ({"timm_model_name": "vit_medium_patch16_gap_256"}, "timm_proj='linear'"),
+        ({"act_kwargs": {"approximate": "x"}}, "act_kwargs={'approximate': 'x'}"),
+        ({"act_kwargs": [1]}, r"act_kwargs=\[1\]"),
+        ({"norm_kwargs": {"bias": False}}, "norm_kwargs={'bias': False}"),
+        ({"norm_kwargs": {"eps": 0}}, "epsilon of a norm(.|\n)*: 0 in"),
+        ({"num_heads": 3}, "num_heads=3"),
     ],
 )
 def test_tower_of_openclip_that_is_not_computed_here_is_refused(vision, said):
@@ -225,7 +234,10 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
         ({"config": ""}, "config.json not understood (Expecting value"),
         ({"config": "[1]"}, "config.json not understood (list)"),
         ({"preprocessor_config": "{"}, "preprocessor_config.json not understood"),
-        ({"config": {"layer_norm_eps": "x"}}, "config.json not understood (layer_norm_epsilon='x')"),
+        (
+            {"processor_config": {"image_processor": {"do_pad": True, **PROCESSOR}}},
+            "do_pad of processor_config.json not",
+        ),
         ({"config": {"num_attention_heads": 5}}, "not understood (5 do not divide 48)"),
         ({"config": {"num_attention_heads": True}}, "num_attention_heads of config.json not understood (True)"),
         ({"config": {"num_attention_heads": 10**4000}}, "num_attention_heads of config.json not understood (1000"),
@@ -234,6 +246,7 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
         ({"config": '{"hidden_size": ' + "9" * 5000 + "}"}, "config.json not understood (Exceeds the limit"),
         ({"config": {"image_size": [32]}}, "image_size of config.json not understood (size [32])"),
         ({"preprocessor_config": PROCESSOR | {"do_pad": True}}, "do_pad of preprocessor_config.json not understood"),
+        (OTHER_SIZE | {"config": {"model_type": "vit"}}, "photos of 64 x 64 by preprocessor_config.json, where"),
         *(
             (
                 {"preprocessor_config": PROCESSOR | said},
@@ -243,12 +256,39 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
         ),
     ],
 )
-def test_what_transformers_json_says_and_is_not_understood_is_told_and_strict_refuses_it(folder, files, line):
+def test_what_transformers_json_says_and_is_not_understood_is_told_and_strict_refuses_it(folder, recwarn, files, line):
     path = folder("huggingface_vit", **files)
     model = keras_vit.build("Ti/16", weights=path, **SIZES)
+    of_photos = "config" not in files or any(word in line for word in ("Expecting", "Exceeds", "(list)", "photos of"))
+    assert any(line in str(warning.message) for warning in recwarn) == of_photos  # which commands print
     assert [line in told for told in model.load_report] == [True]
-    with pytest.raises(CheckpointError, match="not understood"):
+    with pytest.raises(CheckpointError, match=r"not understood|photos of 64"):
         keras_vit.build("Ti/16", weights=path, strict=True, **SIZES)
+
+
+def of_timm(**arguments):
+    small = {"patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4}
+    return {"architecture": "vit_base_patch16_224", **timm(small | arguments, input_size=[3, 64, 64])}
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "has_line"),
+    [
+        ("timm_token", of_timm(img_size=32), 1),
+        ("timm_token", of_timm(), 0),  # timm resizes the table then
+        ("timm_token", of_timm(img_size=32, dynamic_img_size=True), 0),
+        ("huggingface_vit", {"model_type": "vit", "image_size": 39}, 0),  # of 4 patches of 8 pixels
+        ("huggingface_vit", {}, 0),  # of no family
+    ],
+)
+def test_photos_of_another_size_than_the_positions_are_named_where_the_software_refuses_them(
+    folder, case, config, has_line
+):
+    """DINOv2 is published with a table for 518 pixels and photos of 224, which its class resizes the table to."""
+    size = {"size": 38} if "image_size" in config else {}
+    files = {} if case == "timm_token" else {"preprocessor_config": OTHER_SIZE["preprocessor_config"] | size}
+    remarks = read_checkpoint(folder(case, config=config, **files)).remarks
+    assert sum(line.startswith("photos of") for line in remarks) == has_line
 
 
 @pytest.mark.parametrize(
@@ -297,7 +337,8 @@ def test_timms_squash_cuts_the_centre_out_below_a_fraction_of_one(folder):
 
 
 def test_images_that_are_not_normalised_have_a_record(folder):
-    said = read_checkpoint(folder("huggingface_vit", preprocessor_config=PROCESSOR | {"do_normalize": False}))
+    whole = {"image_processor": PROCESSOR | {"do_normalize": False}}  # as transformers 5 writes it, which comes first
+    said = read_checkpoint(folder("huggingface_vit", preprocessor_config=PROCESSOR, processor_config=whole))
     assert (said.preprocessing.value_range, said.remarks) == ((0, 1), ())
 
 

@@ -94,6 +94,16 @@ def test_parts_of_masked_training_are_set_aside(tmp_path, arrays):
     assert_holds(path, arrays, (line,))
 
 
+def test_parts_of_another_model_around_the_encoder_are_named(tmp_path, arrays):
+    """As of Segmenter, whose own code computes with torch's epsilon: 3e-4 off by timm's."""
+    more = {"decoder.cls_emb": np.ones((1, 3, 48), "float32"), "optimizer.state": np.ones(3, "float32")}
+    save_file({**below("encoder.", arrays), **more}, tmp_path / "x.safetensors")
+    line = "set aside 1 arrays outside of 'encoder', as decoder.cls_emb, which another model uses"
+    assert_holds(tmp_path / "x.safetensors", arrays, (line,))
+    model = keras_vit.build(weights=tmp_path / "x.safetensors", num_heads=4)
+    assert model.config.layer_norm_epsilon == 1e-5
+
+
 @pytest.mark.parametrize("case", ["timm_token", "huggingface_vit"])
 def test_config_of_defaults_follows_the_file_of_another_software(tmp_path, case):
     """timm and transformers compute exact GELU, which no tensor tells; a `ViTConfig` has tanh by default."""

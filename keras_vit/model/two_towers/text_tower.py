@@ -4,7 +4,9 @@ Layers are named `token_embedding`, `position_embedding`, `mask`, `block_00`, ..
 `projection`.
 """
 
+import contextlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -46,6 +48,9 @@ class TextTransformer(keras.Model):
         logit_bias: what these files add to the logits; else `None`.
         load_report: one line for each adaptation that loading made.
         provenance: what no tensor says, `{name: (value, source)}`.
+        weights_source: what `build_text` has loaded in this process: a published record or the file's path; else
+            `None`.
+        lacks_projection: whether the config has a projection and the model ends before it.
 
     Call arguments:
         ids: int32 `(B, t)`, t at most `config.max_length`.
@@ -71,9 +76,34 @@ class TextTransformer(keras.Model):
         known = TextConfig(**config) if isinstance(config, Mapping) else config
         self.config = cast(TextConfig, known)  # `None` in a clone of `keras.models.clone_model`
         self.tokenizer = tokenizer
+        self.weights_source: Any = None
+        projects = known is not None and known.projection_size is not None
+        self.lacks_projection = projects and not any(layer.name == "projection" for layer in self.layers)
         self.load_report = tuple(weights_report)
         self.provenance = {name: (value, source) for name, (value, source) in (weights_facts or {}).items()}
         self.logit_scale, self.logit_bias = similarity or (None, None)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The `Tokenizer` of the same source, or `None`; it can be set.
+
+        Raises:
+            ValueError: for a tokenizer of another length than a tower has that reads its padding.
+
+        Warns:
+            UserWarning: if it takes the place of one with the same vocabulary that makes other ids.
+        """
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer | None) -> None:
+        old = getattr(self, "_tokenizer", None)
+        if isinstance(tokenizer, Tokenizer):
+            if _reads_padding(self.config) and tokenizer.max_length != self.config.max_length:
+                raise _length_error(self.config, f"a tokenizer of max_length={tokenizer.max_length}")
+            if isinstance(old, Tokenizer) and old.pieces == tokenizer.pieces:
+                _warn_of_other_ids(old, tokenizer)
+        self._tokenizer = tokenizer
 
     def embed(self, texts: str | Sequence[str], batch_size: int = 256) -> np.ndarray:
         """float32 `(B, E)`, one row for each text, not of length 1.
@@ -104,11 +134,27 @@ class TextTransformer(keras.Model):
             size = min(1 << (len(rows) - 1).bit_length(), batch_size)  # each shape is compiled, so there are few
             padded = np.concatenate([rows, rows[-1:].repeat(size - len(rows))])
             embeddings[rows] = self.predict_on_batch(ids[padded, :width])[: len(rows)]
-        return embeddings.view(TextEmbeddings)
+        found = embeddings.view(TextEmbeddings)
+        found.before_projection = self.lacks_projection
+        return found
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         check_ids(inputs, self.config)
         return super().__call__(inputs, *args, **kwargs)
+
+    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
+        check_ids(inputs, self.config)  # JAX comes here past `__call__`
+        if _reads_padding(self.config) and inputs.shape[1] is None:  # a graph of TensorFlow, which fails here if fewer
+            inputs = keras.ops.reshape(inputs, (keras.ops.shape(inputs)[0], self.config.max_length))
+        return super().call(inputs, *args, **kwargs)
+
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        check_ids(x, self.config)
+        return super().fit(x, *args, **kwargs)
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        check_ids(x, self.config)
+        return super().evaluate(x, *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         check_ids(x, self.config)
@@ -143,7 +189,30 @@ class TextTransformer(keras.Model):
     def load_assets(self, folder: str) -> None:
         """Reads the tokenizer of a `.keras` archive."""
         facts = json.loads(Path(folder, _TOKENIZER).read_text())
-        self.tokenizer = Tokenizer(Pieces(facts.pop("kind"), Path(folder, _PIECES).read_bytes()), **facts)
+        self._tokenizer = Tokenizer(Pieces(facts.pop("kind"), Path(folder, _PIECES).read_bytes()), **facts)
+
+
+def _warn_of_other_ids(old: Tokenizer, new: Tokenizer) -> None:
+    """Warns where texts of one vocabulary get other ids than those that the tower was trained with."""
+    facts = {name: value for name, value in old.get_config().items() if name != "max_length"}
+    changed = [
+        f"{name}={value!r}, not {getattr(new, name)!r}" for name, value in facts.items() if getattr(new, name) != value
+    ]
+    if changed:
+        warnings.warn(
+            f"the tokenizer that was here before has {', '.join(changed)}. If the tower was trained with that one, the "
+            "new one gives other embeddings.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _length_error(config: TextConfig, received: str) -> ArgumentError:
+    return ArgumentError(
+        f"texts of this tower must be padded to {config.max_length} ids, since padding takes part.\n"
+        f"Received: {received}. Make ids by `model.tokenizer`, or a tokenizer with `max_length={config.max_length}`.",
+        parameters=("ids",),
+    )
 
 
 def _lengths(ids: np.ndarray, config: TextConfig) -> np.ndarray:
@@ -179,38 +248,43 @@ def check_tokenizer(model: TextTransformer) -> Tokenizer:
     return tokenizer
 
 
+def _reads_padding(config: TextConfig | None) -> bool:
+    """Whether a text must have its full length, as of SigLIP."""
+    return config is not None and not config.causal and not config.mask_padding
+
+
 def check_ids(ids: Any, config: TextConfig | None) -> None:
-    """Raises for ids that no text of this vocabulary has, where they have values and not only a place in a graph."""
+    """Raises for ids that no text of this vocabulary has; of a tensor in a graph its dtype and shape are known."""
     is_list = isinstance(ids, (list, tuple))
-    if (
-        config is None
-        or hasattr(ids, "graph")
-        or isinstance(ids, keras.KerasTensor)
-        or not (is_list or hasattr(ids, "shape"))
-    ):
+    if config is None or not (is_list or hasattr(ids, "shape")):
         return
-    try:
-        found = np.asarray(ids if is_list else keras.ops.convert_to_numpy(ids))
-    except Exception:  # a tensor of a graph, for which each backend has an error of its own; or no tensor at all
+    found = ids
+    if not hasattr(ids, "graph") and not isinstance(ids, keras.KerasTensor):
+        with contextlib.suppress(Exception):  # of a tensor in a graph, for which each backend has an error of its own
+            found = np.asarray(ids if is_list else keras.ops.convert_to_numpy(ids))
+    if not hasattr(found, "shape"):  # no list of numbers
         return
-    if found.dtype.kind not in "iu" or found.ndim != 2:
+    if getattr(found.shape, "rank", 2) is None:  # TensorFlow knows nothing of it
+        return
+    shape, dtype = tuple(found.shape), getattr(found.dtype, "name", str(found.dtype))
+    if "int" not in dtype or len(shape) != 2:
         raise ArgumentError(
             "a text tower takes ids, int (B, T).\n"
-            f"Received: {found.dtype} of shape {found.shape}. Make ids of texts by `keras_vit.tokenizer`, or call "
+            f"Received: {dtype} of shape {shape}. Make ids of texts by `keras_vit.tokenizer`, or call "
             "`model.embed(texts)`.",
             parameters=("ids",),
         )
-    if found.shape[1] > config.max_length:
+    if shape[0] == 0:
+        raise ArgumentError(f"`ids` must be of at least one text.\nReceived: shape {shape}.", parameters=("ids",))
+    length = shape[1]
+    if length is not None and length > config.max_length:
         raise ArgumentError(
-            f"a text has at most {config.max_length} ids.\nReceived: shape {found.shape}.", parameters=("ids",)
+            f"a text has at most {config.max_length} ids.\nReceived: shape {shape}.", parameters=("ids",)
         )
-    if not config.causal and not config.mask_padding and found.shape[1] != config.max_length:
-        raise ArgumentError(
-            f"texts of this tower must be padded to {config.max_length} ids, since padding takes part.\n"
-            f"Received: shape {found.shape}. Make ids by `model.tokenizer`.",
-            parameters=("ids",),
-        )
-    if found.size and not 0 <= found.min() <= found.max() < config.vocabulary_size:
+    if _reads_padding(config) and length not in (None, config.max_length):
+        raise _length_error(config, f"shape {shape}")
+    has_values = isinstance(found, np.ndarray) and found.size
+    if has_values and not 0 <= found.min() <= found.max() < config.vocabulary_size:
         raise ArgumentError(
             f"ids must be from 0 to {config.vocabulary_size - 1}, the rows of the token table.\n"
             f"Received: ids from {found.min()} to {found.max()}. They are of another vocabulary.",

@@ -3,17 +3,22 @@
 Source: arXiv:2103.00020 (CLIP), section 3.1.2, and arXiv:2303.15343 (SigLIP), equation 1.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import keras
 import numpy as np
 import numpy.typing as npt
 
 from keras_vit.annotations import Tensor
-from keras_vit.checks import ArgumentError, check_number, with_parameters
+from keras_vit.checks import ArgumentError, check_number, check_order
 from keras_vit.model.head import Head, classifier, embedding
 from keras_vit.model.layer_access import head_layers
 from keras_vit.model.outputs import check_no_activation
+from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.pages.formatting import printable
 
 _LARGEST_SCALE = 20  # exp(20) is 4.9e8; published models stay below exp(5)
 
@@ -39,14 +44,11 @@ def zero_shot_classifier(
         classifier_activation: of the logits.
         unique: whether each name must stand once.
     """
-    _check_tower(model)
+    check_image_tower(model)
     heads, config = head_layers(model), model.config
     texts = _unit_embeddings(text_embeddings, model.output_spec.size)
     scale, bias = _scale_and_bias(model, logit_scale, logit_bias)
-    if isinstance(class_names, str):
-        raise with_parameters(
-            TypeError(f"`class_names` must be a list of names.\nReceived: class_names={class_names!r}."), "class_names"
-        )
+    check_order("class_names", class_names)
     names = None if class_names is None else tuple(map(str, class_names))
     _check_names(names, len(texts), unique)
     pooled = heads[0].input if heads else model.output
@@ -69,7 +71,57 @@ def zero_shot_classifier(
     return found
 
 
-def _check_tower(model: VisionTransformer) -> None:
+def check_same_size(image: keras.Model, text: keras.Model) -> None:
+    """Raises unless an image tower and a text tower give embeddings of the same size, one of each input."""
+    shapes = image.output_shape, text.output_shape
+    if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][-1] != shapes[1][-1]:
+        raise ValueError(
+            "both towers must give one embedding of the same size.\n"
+            f"Received: outputs {shapes[0]} of the image tower and {shapes[1]} of the text tower. Take both from "
+            "one source, or build a new text tower with that `projection_size`."
+        )
+
+
+def check_projections(image: keras.Model, text: keras.Model) -> None:
+    """Raises for a tower without its projection, next to one with weights: the widths may be equal by chance.
+
+    A tower of random numbers may learn to be near to the features of the other.
+    """
+    for tower, other, call in ((image, text, "build"), (text, image, "build_text")):
+        is_trained = (
+            getattr(other, "weights_source", None) is not None or getattr(other, "logit_scale", None) is not None
+        )
+        if is_trained and getattr(tower, "lacks_projection", False):
+            raise projection_error(tower.name, tower.output_shape[-1], call)
+
+
+def projection_error(name: str, size: int, call: str) -> ValueError:
+    """The error for features of so many numbers, of a tower that `call` has built without its projection."""
+    return ValueError(
+        "images and texts are compared after the projections of their towers.\n"
+        f"Received: {name!r}, {size} features before the projection. Build the tower by `keras_vit.{call}` without "
+        "`include_top=False`."
+    )
+
+
+def warn_other_source(image: VisionTransformer, text: TextTransformer) -> None:
+    """Warns of two towers that were loaded from different files or names, unless their scales show one model."""
+    sources = image.weights_source, text.weights_source
+    places = [source.parent if isinstance(source, Path) else source for source in sources]
+    scales = [(tower.logit_scale, tower.logit_bias) for tower in (image, text)]
+    is_one = places[0] == places[1] or (scales[0] == scales[1] and scales[0][0] is not None)
+    if None not in sources and isinstance(sources[0], Path) == isinstance(sources[1], Path) and not is_one:
+        names = [str(source) if isinstance(source, Path) else f"{source.variant} {source.name}" for source in sources]
+        warnings.warn(
+            "cosines of an image tower and a text tower mean something if both were trained together. The image tower "
+            f"is of {printable(names[0])}, the text tower of {printable(names[1])}.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def check_image_tower(model: VisionTransformer) -> None:
+    """Raises unless a model gives one embedding of an image, of which `zero_shot` makes a classifier."""
     check_vision_transformer(model)
     check_no_activation(model)
     config = model.config

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import filelock
 
+from keras_vit.cache import cache_dir
 from keras_vit.files import flush, flush_folder
 from keras_vit.weights.download import cache, environment, transfer
 from keras_vit.weights.download.cache import CachedFile, Check, find_local, place_at_hand, verify_cache, verify_file
-from keras_vit.weights.download.environment import cache_dir
 from keras_vit.weights.download.partial_file import PartialFile, TransferError, disk_faults
 from keras_vit.weights.download.remote import DownloadError, OfflineError, RemoteFile, download_error
 
@@ -151,7 +151,7 @@ def _publish(file: RemoteFile, url: str, part: PartialFile, sha256: str) -> None
 def _cache_faults(file: RemoteFile) -> Iterator[None]:
     """Turns errors of the file system into one that names the cache. No other folder is ever used instead."""
     try:
-        environment.cache_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
+        cache_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
         file.place.parent.mkdir(parents=True, exist_ok=True)
         yield
     except DownloadError:

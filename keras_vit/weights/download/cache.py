@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_vit.files import atomic_write, read_json_object
+from keras_vit.cache import cache_dir
+from keras_vit.files import atomic_write, file_sha256, read_json_object
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.download import environment
 from keras_vit.weights.download.partial_file import PartialFile
@@ -130,7 +131,7 @@ def verify_cache(check: Check | None = None) -> list[CachedFile]:
         One `CachedFile` for each file, in the order of their paths, those of huggingface_hub's cache last; empty
         without a cache.
     """
-    paths = sorted(path for path in environment.cache_dir().rglob("*") if path.is_file())
+    paths = sorted(path for path in cache_dir().rglob("*") if path.is_file())
     return [verify_file(path, check) for path in (*filter(_is_content, paths), *external_files())]
 
 
@@ -155,12 +156,6 @@ def is_noted(path: Path) -> bool:
     """Whether a file was verified and is unchanged since."""
     note = _find_note(path)
     return note is not None and is_current(note, path)
-
-
-def file_sha256(path: Path) -> str:
-    """Hexadecimal sha256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _find_note(path: Path) -> dict | None:
@@ -206,7 +201,7 @@ def _delete_hint(path: Path) -> str:
 
 
 def _is_content(path: Path) -> bool:
-    if path.relative_to(environment.cache_dir()).parts[0] in NO_DOWNLOADS:
+    if path.relative_to(cache_dir()).parts[0] in NO_DOWNLOADS:
         return False
     is_note = path.suffix == ".json" and not note_path(path).exists()
     return not is_note and not path.name.endswith(_NOT_CONTENT)
@@ -227,7 +222,7 @@ def note_path(path: Path) -> Path:
 def external_note_path(path: Path) -> Path:
     """The place of the note of a file in another cache; links to one file share it."""
     digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
-    return environment.cache_dir() / EXTERNAL_NOTES / f"{digest[:32]}.json"
+    return cache_dir() / EXTERNAL_NOTES / f"{digest[:32]}.json"
 
 
 def read_note(place: Path) -> dict | None:
@@ -257,7 +252,7 @@ def is_current(note: dict, path: Path) -> bool:
 
 def external_files() -> list[Path]:
     """The files in other caches that have a note and are still there, in the order of their paths."""
-    found = [read_note(place) for place in (environment.cache_dir() / EXTERNAL_NOTES).glob("*.json")]
+    found = [read_note(place) for place in (cache_dir() / EXTERNAL_NOTES).glob("*.json")]
     paths = {Path(str(note.get("path", ""))) for note in found if note}
     return sorted(path for path in paths if path.is_file())
 
@@ -276,7 +271,7 @@ def downloaded_files() -> Iterator[tuple[Path, ...]]:
 
     Of a file of huggingface_hub's it is the note alone. Links, and files without a note, were put there by others.
     """
-    folder = environment.cache_dir()
+    folder = cache_dir()
     for path in sorted(folder.rglob("*")):
         top, note = path.relative_to(folder).parts[0], note_path(path)
         if top in NO_DOWNLOADS or path.is_symlink() or not path.is_file():

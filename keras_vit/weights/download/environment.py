@@ -11,28 +11,13 @@ import os
 import urllib.parse
 from pathlib import Path
 
-from keras_vit.files import cache_dir, expand_dir
+from keras_vit.files import expand_dir
 from keras_vit.pages.formatting import printable
 
 _DEFAULT_TIMEOUT = 30.0  # seconds
 _LONGEST_TIMEOUT = 1e6  # likewise, 12 days; sockets and threads refuse to wait for much more
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "": False, "0": False, "false": False, "no": False}
 _SWITCH["off"] = False
-
-
-def features_dir() -> Path:
-    """Absolute path of the cache's folder for features of images, which are no downloads and have no notes."""
-    return cache_dir() / "features"
-
-
-def compiled_dir() -> Path:
-    """Absolute path of the cache's folder for programs that JAX has compiled, which are no downloads either."""
-    return cache_dir() / "compiled"
-
-
-def engines_dir() -> Path:
-    """Absolute path of the cache's folder for networks of engines, which are no downloads either."""
-    return cache_dir() / "engines"
 
 
 def mirror_directory() -> Path | None:

@@ -23,7 +23,11 @@ from keras_vit.weights.download.cache import Check
 from keras_vit.weights.download.environment import mirror_url, redacted, timeout_seconds
 from keras_vit.weights.download.remote import DownloadError, OfflineError, RemoteFile, download_error
 
-JSON_FILES = ("config.json", "preprocessor_config.json")  # what a repository says of its weights
+JSON_FILES = (
+    "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+)  # what a repository says of its weights
 _LARGEST_JSON = 4_000_000  # bytes; the label list of ImageNet-21k takes 1.5 MB
 _LOGGER = logging.getLogger("keras_vit")
 

@@ -6,6 +6,7 @@ import shlex
 import urllib.parse
 from pathlib import Path
 
+from keras_vit.cache import cache_dir
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.download import environment
 
@@ -72,7 +73,7 @@ class RemoteFile:
     @property
     def place(self) -> Path:
         """Its absolute path in the cache."""
-        return environment.cache_dir() / self.path
+        return cache_dir() / self.path
 
     def fits(self, size: int) -> bool:
         """True if so many bytes agree with the listing."""

@@ -21,7 +21,8 @@ from typing import Any
 import requests
 import urllib3
 
-from keras_vit.weights.download.cache import InvalidFileError, file_sha256
+from keras_vit.files import file_sha256
+from keras_vit.weights.download.cache import InvalidFileError
 from keras_vit.weights.download.environment import is_loopback, is_safe, redacted
 from keras_vit.weights.download.partial_file import PartialFile, TransferError, validator
 from keras_vit.weights.download.remote import RemoteFile, megabytes
@@ -171,7 +172,7 @@ def _open_response(url: str, headers: dict, deadline: Deadline) -> Iterator[tupl
             raise TransferError(f"more than {REDIRECTS} redirects")
         with response:
             with _name_proxy(proxy):
-                _check_status(response, asked_for_range="Range" in headers)
+                _check_status(response, with_range="Range" in headers)
             yield response, announced
 
 
@@ -240,9 +241,9 @@ def _cause(error: Any) -> str:
     return str(error) if plain else type(error).__name__
 
 
-def _check_status(response: Any, asked_for_range: bool) -> None:
+def _check_status(response: Any, with_range: bool) -> None:
     status = response.status_code
-    if status == 200 or (status == 206 and asked_for_range):
+    if status == 200 or (status == 206 and with_range):
         if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
             raise TransferError(f"the server sent it as {encoding}, though it was asked for the bytes as stored")
         return

@@ -6,7 +6,7 @@ weights is set aside by name.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,41 @@ from keras_vit.weights.families.clip import (
     TIMM_PE,
     TIMM_PE_CORE,
 )
-from keras_vit.weights.families.dinov2 import DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS, HF_TIPSV2, TIPS
-from keras_vit.weights.families.dinov3 import DINOV3, HF_DINOV3, HF_SAPIENS2, TIMM_DINOV3, TIMM_SAPIENS2
+from keras_vit.weights.families.dinov2 import (
+    DEPTH_ANYTHING,
+    DINOV2,
+    DINOV2_DEPTH,
+    DINOV2_DPT,
+    DINOV2_REGISTERS,
+    DINOV2_SEGMENTATION,
+    HF_DINOV2,
+    HF_DINOV2_REGISTERS,
+    HF_TIPSV2,
+    TIPS,
+)
+from keras_vit.weights.families.dinov3 import (
+    DINOV3,
+    DINOV3_DEPTH,
+    DINOV3_DPT,
+    DINOV3_SEGMENTATION,
+    HF_DINOV3,
+    HF_SAPIENS2,
+    TIMM_DINOV3,
+    TIMM_SAPIENS2,
+)
 from keras_vit.weights.families.eva import EVA02, TIMM_EVA, TIMM_ROPE, TIMM_ROPE_REGISTERS
 from keras_vit.weights.families.google import BIG_VISION, BIT, BIT_PAPER, LINEN, OFFICIAL
 from keras_vit.weights.families.internvit import HF_INTERNVIT, INTERNVIT
 from keras_vit.weights.families.layout import Layout
 from keras_vit.weights.families.radio import HF_RADIO
-from keras_vit.weights.families.timm import TIMM, TIMM_BEIT3, TIMM_DEEPSEEK, TIMM_QWEN3
-from keras_vit.weights.families.transformers import HUGGINGFACE, PIXIO
+from keras_vit.weights.families.timm import MMSEG, MMSEG_DPT, TIMM, TIMM_BEIT3, TIMM_DEEPSEEK, TIMM_QWEN3
+from keras_vit.weights.families.transformers import (
+    HF_DEPTH_ANYTHING,
+    HF_DPT,
+    HF_DPT_CLASSES,
+    HUGGINGFACE,
+    PIXIO,
+)
 from keras_vit.weights.read import CheckpointError
 
 _ROWS = (
@@ -46,10 +72,15 @@ _ROWS = (
     *(DINOV3, HF_DINOV3, HF_SAPIENS2, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS),
     *(HF_CLIP, HF_CLIP_CLASSIFIER, HF_MLCD, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP, OPEN_CLIP_GAP),
     *(AIMV2, TIMM_AIMV2, HF_AIMV2),
-    *(HF_BEIT, HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO, BIT, BIT_PAPER),
+    *(HF_BEIT, HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO, MMSEG, BIT, BIT_PAPER),
 )
 LAYOUTS = {row.name: row for row in _ROWS}
 FOLDERS = {name: row.folder for name, row in LAYOUTS.items() if row.folder is not None}
+_HEAD_ROWS = (
+    *(DINOV2_SEGMENTATION, DINOV2_DEPTH, DINOV2_DPT, DEPTH_ANYTHING, DINOV3_SEGMENTATION, DINOV3_DEPTH, DINOV3_DPT),
+    *(HF_DPT, HF_DPT_CLASSES, HF_DEPTH_ANYTHING, MMSEG_DPT),
+)
+HEAD_LAYOUTS = {row.name: row for row in _HEAD_ROWS}  # of heads that make maps
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5
 
 
@@ -93,10 +124,33 @@ def recognize(
     return row.name, pick_prefix(prefixes) if row.allows_any_prefix else prefixes[0]
 
 
-def describe_other_models(layout: str, prefix: str, names: Iterable[str]) -> tuple[str, ...]:
-    """A line on further models in a file than that below the prefix."""
+def describe_missing(kind: str, names: Collection[str], rows: Iterable[Layout], least: int = 0) -> str:
+    """Which arrays a file lacks by which the layout that is nearest to it is known; `""` if none is near.
+
+    Args:
+        kind: of the file, as for `recognize`.
+        names: of all arrays.
+        rows: layouts that it may be of.
+        least: of how many names it must have more.
+    """
+    suffix = ".safetensors" if kind == "torch" else f".{kind}"
+    found = [
+        (row.count_places(names, prefix), -len(missing), row.name, missing)
+        for row in rows
+        if row.suffix == suffix
+        for prefix, missing in row.incomplete_prefixes(names)
+    ]
+    count, _, name, missing = max(found, default=(0, 0, "", ()))
+    if count <= max(least, len(names) // 3):  # of two towers some third is the smaller one
+        return ""
+    return f"a file of the layout {name} without {' and '.join(missing)}, which may be cut short"
+
+
+def other_prefixes(layout: str, prefix: str, names: Iterable[str]) -> tuple[str, ...]:
+    """The prefixes of further models in a file than that below the prefix."""
     row = LAYOUTS[layout]
-    return _describe_others(prefix, row.prefixes_among(set(names))) if row.allows_any_prefix else ()
+    found = row.prefixes_among(set(names)) if row.allows_any_prefix else ()
+    return tuple(sorted(other for other in found if other != prefix))
 
 
 def check_one_family(layout: str, arrays: Mapping[str, Any], path: FilePath) -> None:
@@ -231,12 +285,6 @@ def pick_prefix(prefixes: Iterable[str]) -> str:
             f"Received: weights below {' and '.join(map(repr, ranked[:5]))}. Save one of them as a file of its own."
         )
     return ranked[0]
-
-
-def _describe_others(taken: str, prefixes: Sequence[str]) -> tuple[str, ...]:
-    """A line on the models of a file that are not taken, if there are any."""
-    others = sorted(prefix for prefix in prefixes if prefix != taken)
-    return (f"took {taken.rstrip('.')!r}, and not {', '.join(repr(o.rstrip('.')) for o in others)}",) if others else ()
 
 
 def _rank(prefix: str) -> int:

@@ -18,6 +18,7 @@ from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.eva import TIMM_EVA
 from keras_vit.weights.families.layout import PLAIN_PARTS, Arrays, Layout, Makers, Names, find_shape
 from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes, UnitAxes
+from keras_vit.weights.metadata.record import CLIP_MEAN, CLIP_STD
 from keras_vit.weights.read import CheckpointError
 
 _PATCH_KERNEL, _CHANNELS = "embeddings.patch_embedding.weight", 3
@@ -26,8 +27,8 @@ _RESHAPES = {"token": NoUnitAxes(2), "table": NoUnitAxes(1), "class_angles": Uni
 _STYLE = dataclasses.replace(TORCH, reshapes={**TORCH.reshapes, **_RESHAPES})
 CLIP_PHOTOS = Preprocessing(
     image_size=None,
-    mean=(0.48145466, 0.4578275, 0.40821073),  # of values in [0, 1]
-    std=(0.26862954, 0.26130258, 0.27577711),
+    mean=CLIP_MEAN,
+    std=CLIP_STD,
     interpolation="bicubic",
     antialias=True,
     resize="crop",

@@ -12,7 +12,9 @@ from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
+from keras_vit.config.heads import DEPTH
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.families.dense_heads import OF_DEPTH_ANYTHING, OF_MMSEG, HeadLayout, without
 from keras_vit.weights.families.layout import ANY, IMAGENET_PHOTOS, PLAIN_PARTS, Arrays, Layout, Makers, find_shape
 from keras_vit.weights.families.renames import TORCH, Layers
 
@@ -190,3 +192,51 @@ HF_TIPSV2 = dataclasses.replace(
     preprocessing=Preprocessing(image_size=None, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), antialias=True),
 )
 TIPS = dataclasses.replace(HF_TIPSV2, name="tips", software="the authors' TIPS", suffix=".npz", model_types=(), like=())
+
+DINOV2_SEGMENTATION = HeadLayout(
+    "dinov2_segmentation",
+    "the authors' DINOv2",
+    "linear",
+    requires=(r"bn\.weight", r"conv_seg\.weight"),
+    names={("", ""): {"batch_norm": "bn", "classifier": "conv_seg"}},
+    prefix="decode_head.",
+    taps="last",  # of four: their "ms"
+)
+DINOV2_DEPTH = HeadLayout(
+    "dinov2_depth",
+    "the authors' DINOv2",
+    "linear",
+    requires=(r"conv_depth\.weight",),
+    names={("", ""): {"classifier": "conv_depth"}},
+    prefix="decode_head.",
+    task=DEPTH,
+    normed=False,
+    class_token=True,
+    rule="bins",
+    unit="metres",
+    options={"upsample": 4},
+)
+DINOV2_DPT = dataclasses.replace(
+    DINOV2_DEPTH,
+    name="dinov2_dpt",
+    kind="dpt",
+    requires=(r"conv_depth\.head\.0\.weight",),
+    names=without(OF_MMSEG, "batch_norm_before"),
+    rule="range",
+    options={"before": "relu"},
+)
+DEPTH_ANYTHING = HeadLayout(
+    "depth_anything",
+    "the authors' Depth Anything",
+    "dpt",
+    requires=(r"scratch\.output_conv1\.weight",),
+    names=OF_DEPTH_ANYTHING,
+    prefix="depth_head.",
+    encoder=("pretrained.",),
+    encoder_layouts=("dinov2",),
+    task=DEPTH,
+    pads=False,
+    rule="relu",
+    unit="inverse",
+    options={"exact_sizes": True, "end": "depth_of_image"},
+)

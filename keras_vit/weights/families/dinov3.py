@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.config.heads import DEPTH
+from keras_vit.weights.families.dense_heads import OF_MMSEG, HeadLayout, without
 from keras_vit.weights.families.dinov2 import DINOV2, add_empty_registers, drop_empty_registers
 from keras_vit.weights.families.eva import (
     BLOCK,
@@ -308,4 +310,31 @@ HF_SAPIENS2 = dataclasses.replace(
     written_steps=(*TIMM_SAPIENS2.written_steps, _to_sapiens_names),
     written_names=lambda names: str,
     preprocessing=_PHOTOS,
+)
+
+DINOV3_SEGMENTATION = HeadLayout(
+    "dinov3_segmentation",
+    "the authors' DINOv3",
+    "linear",
+    requires=(r"batchnorm_layer\.weight", r"conv\.weight"),
+    names={("", ""): {"batch_norm": "batchnorm_layer", "classifier": "conv"}},
+    options={"dropout_rate": 0.1},
+)
+DINOV3_DEPTH = dataclasses.replace(
+    DINOV3_SEGMENTATION,
+    name="dinov3_depth",
+    requires=(r"conv_depth\.weight",),
+    names={("", ""): {"batch_norm": "batchnorm_layer", "classifier": "conv_depth"}},
+    task=DEPTH,
+    rule="bins",
+    unit="metres",
+    options={},
+)
+DINOV3_DPT = dataclasses.replace(
+    DINOV3_DEPTH,
+    name="dinov3_dpt",
+    kind="dpt",
+    requires=(r"conv_depth\.head\.0\.weight",),
+    names=without(OF_MMSEG, "batch_norm_before"),
+    options={"before": "relu"},
 )

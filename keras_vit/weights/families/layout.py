@@ -46,6 +46,7 @@ PLAIN_PARTS: Mapping[str, tuple[Any, ...]] = {
     "prefix_rows": ("all",),
 }
 ANY: tuple[Any, ...] = ()  # values of a part of which a family has every number
+_OPTIONAL = re.compile(r"\((?:[^()]|\([^()]*\))*\)\?|\\")  # what a regular expression of `requires` has besides a name
 # Fields that change the numbers and that most files do not store, and their usual values.
 UNSTORED_FIELDS: Mapping[str, Any] = {"rotary": "none", "rotary_class_angles": False, "norm_position": "pre"}
 _as_written: Callable[[Collection[str]], Callable[[str], str]] = lambda names: str  # noqa: E731
@@ -183,10 +184,23 @@ class Layout:
 
     def has_all(self, names: Collection[str], prefix: str) -> bool:
         """Whether each name of a file is below the prefix, and one that this layout has or ignores."""
+        return self.count_places(names, prefix) == len(names)
+
+    def count_places(self, names: Collection[str], prefix: str) -> int:
+        """How many names of a file are below the prefix, and ones that this layout has or ignores."""
         below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
         spelled, others = self.read_names(below), re.compile("|".join((*self.ignores, *self.metadata_arrays)) or "(?!)")
-        places = (self._find(spelled(name), "external") or others.fullmatch(name) for name in below)
-        return len(below) == len(names) and all(places)
+        return sum(bool(self._find(spelled(name), "external") or others.fullmatch(name)) for name in below)
+
+    def incomplete_prefixes(self, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+        """Prefixes below which names would be of this layout if some more were there, each with these."""
+        before = r"(?:.+?\.)??" if self.allows_any_prefix else "|".join(map(re.escape, self.prefixes))
+        mark = re.compile(f"({before})(?:{'|'.join(self.requires)})")
+        for prefix in sorted({"", *(match[1] for name in names if (match := mark.fullmatch(name)))}):
+            below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+            missing = [wanted for wanted in self.requires if not _any(wanted, below)]
+            if missing and not any(_any(none, below) for none in self.forbids):
+                yield prefix, [_OPTIONAL.sub("", wanted) for wanted in missing]
 
     def stored_rows(self, arrays: Mapping[str, np.ndarray]) -> int | None:
         """Rows of the position table as the file has it, by names without the prefix; `None` without a table."""

@@ -132,6 +132,8 @@ def _kind(layer: str) -> tuple[str, tuple[str, ...]]:
         return "weight", ()
     if last in ("token", "tokens", "embeddings", "table", "probe", "gamma", "frequencies", "periods", "class_angles"):
         return last, ()
+    if last.startswith("batch_norm"):
+        return "batch_norm", ("gamma", "beta", "moving_mean", "moving_variance")
     if "norm" in last:
         return "group_norm" if layer.startswith("resnet_") else "norm", ("gamma", "beta")
     if last.startswith("conv"):
@@ -139,7 +141,14 @@ def _kind(layer: str) -> tuple[str, tuple[str, ...]]:
     return "query" if last in ("key", "value") else last, ("kernel", "bias")
 
 
-TORCH = Style(".", {"gamma": "weight", "beta": "bias", "kernel": "weight", "bias": "bias"}, {"kernel": OutputsFirst()})
+TORCH = Style(
+    ".",
+    {
+        **{"gamma": "weight", "beta": "bias", "kernel": "weight", "bias": "bias"},
+        **{"moving_mean": "running_mean", "moving_variance": "running_var"},
+    },
+    {"kernel": OutputsFirst()},
+)
 FLAX = Style(
     "/",
     {"gamma": "scale", "beta": "bias", "kernel": "kernel", "bias": "bias"},

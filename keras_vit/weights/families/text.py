@@ -178,9 +178,14 @@ TEXT_LAYOUTS = {
         *(HF_TEXT, HF_SIGLIP_TEXT, DINO_TEXT, BIG_VISION_TEXT),
     )
 }
-# Text towers of other architectures, by a name that they have.
+# Text towers of other architectures, by a name that they have; and by a part of the word for them in a config, since
+# tensors of some have the same names.
 OTHER_TOWERS = {
     "CoCa": re.compile(r"(.*\.)?(cls_emb|text_decoder\..*)"),
-    "BERT": re.compile(r"(text\.transformer|bert|text_model)\.(embeddings\.word_embeddings|encoder\.layer\.).*"),
+    "RoBERTa": re.compile(r"(.*\.)?roberta\..*"),
+    "BERT": re.compile(
+        r"(text\.transformer|bert|text_model)\.encoder\.layer\..*|(.*\.)?embeddings\.word_embeddings\..*"
+    ),
     "NLLB, mT5 or another encoder of transformers": re.compile(r"text\.transformer\.(?!resblocks).*"),
 }
+OTHER_WORDS = {"roberta": "RoBERTa", "bert": "BERT", "nllb": "NLLB", "mt5": "mT5"}

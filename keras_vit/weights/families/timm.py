@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.config.position_tables import square_grid
-from keras_vit.weights.families.layout import ANY, PLAIN_PARTS, Arrays, Folder, Layout, Makers
+from keras_vit.weights.families.dense_heads import OF_MMSEG, HeadLayout, without
+from keras_vit.weights.families.layout import ANY, IMAGENET_PHOTOS, PLAIN_PARTS, Arrays, Folder, Layout, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.metadata.timm import timm_files, timm_snippet, tower_files
 from keras_vit.weights.read import CheckpointError
@@ -245,4 +246,49 @@ TIMM_BEIT3 = dataclasses.replace(
     supports_post_norm=False,
     parts={**PLAIN_PARTS, "attention_norm": (True,), "mlp_norm": (True,), "final_norm": ("tokens", "pooled")},
     layer_norm_epsilon=1e-5,
+)
+
+MMSEG = Layout(
+    "mmseg",
+    "mmsegmentation",
+    ".safetensors",
+    TORCH,
+    requires=(r"patch_embed\.projection\.weight", "cls_token", r"layers\.0\.attn\.attn\.in_proj_weight"),
+    names={
+        ("", ""): {
+            "class_token/token": "cls_token",
+            "position_embedding/table": "pos_embed",
+            "patch_embedding/projection": "patch_embed.projection",
+            "encoder_norm": "ln1",
+        },
+        ("block_{block:02}/", "layers.{block}."): {
+            "norm_1": "ln1",
+            ("attention/query", "attention/key", "attention/value"): "attn.attn.in_proj",
+            "attention/out": "attn.attn.out_proj",
+            "norm_2": "ln2",
+            "mlp/dense_1": "ffn.layers.0.0",
+            "mlp/dense_2": "ffn.layers.1",
+        },
+    },
+    read_names=lambda names: lambda name: name.replace(".in_proj_", ".in_proj."),
+    written_names=lambda names: lambda name: name.replace(".in_proj.", ".in_proj_"),
+    parts={**PLAIN_PARTS, "final_norm": ("tokens", "none"), "patch_bias": (True, False)},
+    activation="gelu",
+    layer_norm_epsilon=1e-6,
+    resize_method="bicubic",
+    preprocessing=IMAGENET_PHOTOS,
+)
+MMSEG_DPT = HeadLayout(
+    "mmseg_dpt",
+    "mmsegmentation",
+    "dpt",
+    requires=(r"conv_seg\.weight", r"convs\.0\.conv\.weight"),
+    names=without(OF_MMSEG, "out_1", "out_2", out_3="conv_seg"),
+    prefix="decode_head.",
+    encoder=("backbone.",),
+    encoder_layouts=(MMSEG.name,),
+    normed=False,
+    taps="dpt",
+    pads=False,
+    options={"before": "norm", "end": "classes_of_map"},
 )

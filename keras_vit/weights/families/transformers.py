@@ -5,12 +5,15 @@ version 5 in memory (`layers.0.attention.q_proj`) are read too. Pixio has severa
 as their mean.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
+from keras_vit.config.heads import DEPTH, SEGMENTATION
+from keras_vit.weights.families.dense_heads import OF_TRANSFORMERS, HeadLayout, without
 from keras_vit.weights.families.layout import ANY, IMAGENET_PHOTOS, PLAIN_PARTS, Arrays, Folder, Layout, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.metadata.transformers import transformers_files, transformers_snippet
@@ -152,4 +155,47 @@ PIXIO = Layout(
     resize_method="bicubic",
     class_token_reduction="mean",
     preprocessing=IMAGENET_PHOTOS,
+)
+
+_CLASSES = ("conv_out", "batch_norm_out", "conv_auxiliary", "batch_norm_auxiliary", "auxiliary_3")
+HF_DPT = HeadLayout(
+    "huggingface_dpt",
+    "transformers",
+    "dpt",
+    requires=(r"head\.head\.0\.weight", r"head\.head\.2\.weight"),
+    names=without(OF_TRANSFORMERS, *_CLASSES),
+    encoder=("dpt.", "backbone."),
+    encoder_layouts=("huggingface", "huggingface_dinov2"),
+    task=DEPTH,
+    normed=False,
+    taps="dpt",
+    pads=False,
+    resize="bicubic",
+    resize_method="bilinear",
+    rule="relu",
+    unit="inverse",
+)
+HF_DPT_CLASSES = dataclasses.replace(
+    HF_DPT,
+    name="huggingface_dpt_classes",
+    requires=(r"head\.head\.0\.weight", r"head\.head\.1\.weight"),
+    names=without(OF_TRANSFORMERS, "out_1", "out_2"),
+    task=SEGMENTATION,
+    resize="bilinear",
+    rule="",
+    unit=None,
+    options={"end": "classes"},
+)
+HF_DEPTH_ANYTHING = dataclasses.replace(
+    HF_DPT,
+    name="huggingface_depth_anything",
+    requires=(r"head\.conv1\.weight",),
+    names=without(OF_TRANSFORMERS, *_CLASSES, "before", out_1="head.conv1", out_2="head.conv2", out_3="head.conv3"),
+    encoder=("backbone.",),
+    encoder_layouts=("huggingface_dinov2",),
+    normed=True,
+    taps="even",
+    resize="bilinear",
+    resize_method=None,
+    options={"exact_sizes": True, "end": "depth_of_image"},
 )

@@ -23,7 +23,7 @@ from keras_vit.weights.metadata.open_clip import NAME as OPEN_CLIP
 from keras_vit.weights.metadata.open_clip import read_open_clip
 from keras_vit.weights.metadata.record import Metadata, Reading, check_object, parse_activation, parse_size
 from keras_vit.weights.metadata.timm import read_label_names, read_timm
-from keras_vit.weights.metadata.transformers import read_names, read_transformers
+from keras_vit.weights.metadata.transformers import IMAGE_PROCESSOR, PROCESSOR, read_names, read_transformers
 from keras_vit.weights.read import TensorFile
 from keras_vit.weights.read.sharded import ShardedFile
 
@@ -60,9 +60,17 @@ def read(file: TensorFile | ShardedFile) -> Metadata:
         config, remarks = _json(folder / OPEN_CLIP)
         found = read_open_clip(config, folder)
     else:
-        processor, more = _json(folder / "preprocessor_config.json")
-        found, remarks = read_transformers(config, processor, folder), remarks + more
+        processor, more, name = _image_processor(folder)
+        found, remarks = read_transformers(config, processor, folder, name), remarks + more
     return dataclasses.replace(found, remarks=(*remarks, *found.remarks))
+
+
+def _image_processor(folder: Path) -> tuple[dict, list[str], str]:
+    """What prepares photos, remarks, and its file: transformers 5 has it in that of a whole processor, and reads it."""
+    (whole, of_whole), (alone, of_alone) = (_json(folder / name) for name in (PROCESSOR, IMAGE_PROCESSOR))
+    if isinstance(inside := whole.get("image_processor"), dict):
+        return inside, of_whole, PROCESSOR
+    return alone, of_whole + of_alone, IMAGE_PROCESSOR
 
 
 def _with_folder_names(noted: Metadata, path: Path) -> Metadata:

@@ -25,6 +25,7 @@ _ACTIVATIONS = {  # names in transformers, timm and here: here
     "quick_gelu": "quick_gelu",
 }
 
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of OpenAI's code
 GATES = ("silu", "swish")  # names of the one function that gates an MLP here
 
 
@@ -47,6 +48,7 @@ class Metadata:
     class_names: tuple[str, ...] | None = None  # of the K outputs; `None` also for names that only count
     remarks: tuple[str, ...] = ()
     is_note: bool = False  # of this package, whose files may have any part
+    fixed_size: str = ""  # the file that says how large photos are, where its software takes no others than the table's
 
 
 class Reading:
@@ -101,6 +103,17 @@ def parse_activation(word: Any, place: FilePath) -> str | None:
     if not isinstance(word, str) or word not in _ACTIVATIONS:
         raise unsupported_error("activation", word, place, "exact, tanh or quick GELU")
     return _ACTIVATIONS[word]
+
+
+def parse_epsilon(value: Any, place: FilePath) -> float | None:
+    """The field `layer_norm_epsilon`, or `None` for `None`.
+
+    Raises:
+        CheckpointError: for what is no small number above zero.
+    """
+    if value is not None and (type(value) not in (int, float) or not 0 < value < 1):
+        raise unsupported_error("epsilon of a norm", value, place, "a number above 0 and below 1")
+    return value
 
 
 def unsupported_error(what: str, word: Any, place: FilePath, known: str) -> CheckpointError:

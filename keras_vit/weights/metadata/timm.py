@@ -22,6 +22,7 @@ from keras_vit.weights.metadata.record import (
     check_writable,
     nearest_filter,
     parse_activation,
+    parse_epsilon,
     parse_size,
     scaled_width,
     size_fields,
@@ -44,29 +45,35 @@ _ENCODER_ONLY = "the tokens of the encoder, as timm's forward_features; the norm
 _NOT_THE_AUTHORS = 'activation "gelu" as timm computes it; the authors\' numbers need activation="gelu_tanh"'
 
 
-def read_timm(config: dict, folder: Path) -> Metadata:
+def read_timm(config: dict, folder: Path, name: str = "config.json") -> Metadata:
     """The metadata of a `config.json` with a `pretrained_cfg`.
+
+    Args:
+        config: what it says.
+        folder: that it is in.
+        name: of another file that says the same.
 
     Raises:
         CheckpointError: for an activation or a pooling that is not computed here.
     """
-    reading, place = Reading("config.json"), folder / "config.json"
+    reading, place = Reading(name), folder / name
     given = {} if config.get("model_args") is None else config["model_args"]
     arguments = reading.part("model_args", lambda: check_object(given), empty={})
     architecture = str(config.get("architecture"))
     layouts = timm_layouts(config.get("architecture"), arguments, place)
     check_known(architecture, arguments, place)
-    gate = arguments.get("act_layer") in GATES
+    gate = _act_layer(architecture, arguments) in GATES
     named = {
         "activation": None if gate else parse_activation(_act_layer(architecture, arguments), place),
         "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), timm_class(architecture), place),
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
-        "layer_norm_epsilon": arguments.get("norm_eps"),
+        "layer_norm_epsilon": parse_epsilon(arguments.get("norm_eps"), place),
     }
     fields = _name_fields(architecture) | eva_fields(architecture, arguments, place)
     fields |= {name: value for name, value in named.items() if value}
     if "global_pool" in arguments and arguments["global_pool"] is None:
         raise unsupported_error("pooling", None, place, ", ".join(map(repr, POOLS)))
+    _compare_pooling(config, architecture, arguments, reading)
     if "siglip" in architecture and fields.get("activation", "gelu") == "gelu":
         reading.remarks.append(_NOT_THE_AUTHORS)
     if _TOWERS.match(architecture) and not architecture.split(".")[0].endswith("_enc"):
@@ -87,13 +94,33 @@ def read_timm(config: dict, folder: Path) -> Metadata:
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
         class_names=read_label_names(config, reading),
         remarks=tuple(reading.remarks),
+        fixed_size=name if _has_one_size(architecture, arguments) else "",
     )
+
+
+def _has_one_size(architecture: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether timm's model refuses images of another size than `img_size`, by which it resizes the file's table."""
+    by_name = architecture.startswith("vit_intern300m_")  # which set `dynamic_img_size`, as most of `Eva`
+    is_fixed = timm_class(architecture) == "VisionTransformer" and not by_name
+    return is_fixed and "img_size" in arguments and not arguments.get("dynamic_img_size")
+
+
+def _compare_pooling(config: dict, architecture: str, arguments: Mapping[str, Any], reading: Reading) -> None:
+    """A remark on a `global_pool` that timm writes beside `model_args`, and does not read."""
+    known, word = config_of_timm(architecture), config.get("global_pool")
+    if known is None or word is None or "global_pool" in arguments or timm_class(architecture) != "VisionTransformer":
+        return
+    if POOLS[word] != known.pooling:
+        reading.remarks.append(
+            f"pooling by global_pool {word!r}: timm opens the folder with {POOL_WORDS.get(known.pooling)!r}"
+        )
 
 
 def _act_layer(architecture: str, arguments: Mapping[str, Any]) -> Any:
     """`act_layer`; `null` is the class's own, whatever the architecture has."""
     is_null = "act_layer" in arguments and arguments["act_layer"] is None
-    return "gelu" if is_null and timm_class(architecture) else arguments.get("act_layer")
+    word = "gelu" if is_null and timm_class(architecture) else arguments.get("act_layer")
+    return word.lower() if isinstance(word, str) else word
 
 
 def _usual_heads(architecture: str) -> int | None:
@@ -613,8 +640,9 @@ def expected_from_timm_name(architecture: str, arguments: Mapping[str, Any]) -> 
         return {}
     changed = {field for name in arguments for field in _CHANGED_BY.get(name, ())}
     expected = _expected_fields(config) | {"prefix_rows": "none" if _PATCH_ROWS.match(architecture) else "all"}
-    if config_of_timm(architecture) is not None and arguments.get("num_heads") is None:  # so that heads are by the name
-        expected |= {"hidden_size": config.hidden_size}
+    if config_of_timm(architecture) is not None:  # what no argument says is by the name
+        words = {"embed_dim": "hidden_size", "depth": "num_layers", "patch_size": "patch_size"}
+        expected |= {f: getattr(config, f) for w, f in words.items() if type(arguments.get(w)) not in (int, list)}
     found = {field: value for field, value in expected.items() if field not in changed}
     pool = arguments.get("global_pool")
     return found if pool is None else found | {"attention_pooling": pool == "map"}

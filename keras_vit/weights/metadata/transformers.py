@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.resizing import CUTS_CENTRE, sides_to_cover
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.metadata.record import (
+    CLIP_MEAN,
+    CLIP_STD,
     GATES,
     USUAL_FIELDS,
     Metadata,
@@ -20,6 +22,7 @@ from keras_vit.weights.metadata.record import (
     check_writable,
     nearest_filter,
     parse_activation,
+    parse_epsilon,
     parse_size,
     scaled_width,
     size_fields,
@@ -28,22 +31,32 @@ from keras_vit.weights.metadata.record import (
 from keras_vit.weights.read import CheckpointError
 
 _BEIT_TYPES, _BEIT_POOLING = ("beit", "data2vec-vision"), {True: "gap", False: "token"}  # by `use_mean_pooling`
+IMAGE_PROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 PIL_FILTERS = {2: "bilinear", 3: "bicubic"}  # `resample` of transformers' image processors
 
 
-def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
+def read_transformers(config: dict, processor: dict, folder: Path, name: str = IMAGE_PROCESSOR) -> Metadata:
     """The metadata of both files; an absent one is empty.
+
+    Args:
+        config: of `config.json`.
+        processor: what prepares photos.
+        folder: that both are in.
+        name: of the file that has `processor`.
 
     Raises:
         CheckpointError: for an activation that is not computed here.
     """
-    reading, images = Reading("config.json"), Reading("preprocessor_config.json")
+    reading, images = Reading("config.json"), Reading(name)
     names = config
     if isinstance(config.get("vision_config"), dict):  # of two towers, which the projection is not of
         _check_towers(config, folder / "config.json")
         config = config["vision_config"] | {"projection_dim": config.get("projection_dim")}
         names = names if {"id2label", "label2id"} & set(names) else config
+    config = _of_backbone(config, folder / "config.json")
     kind = str(config.get("model_type"))
+    if kind in _LAYOUTS:
+        config = {word: value for word, value in config.items() if kind in _READ_BY.get(word, (kind,))}
     if kind.startswith("aimv2"):
         config = _drop_gate(config, folder / "config.json")
     gated = _parse_gated_mlp(config, folder / "config.json")
@@ -51,7 +64,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
         "pooling": _BEIT_POOLING.get(config.get("use_mean_pooling", True)) if kind in _BEIT_TYPES else None,
         "activation": None if gated else parse_activation(config.get("hidden_act"), folder / "config.json"),
         "position_embedding": "sincos2d_mae" if kind.startswith("aimv2") and config.get("is_native") else None,
-        "layer_norm_epsilon": _epsilon(config, kind),
+        "layer_norm_epsilon": _epsilon(config, kind, folder / "config.json"),
         **_rotary_fields(config, kind, folder / "config.json"),
     }
     return Metadata(
@@ -76,24 +89,46 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Metadata:
         preprocessing=images.preprocessing(lambda: _transformers_preprocessing(processor)) if processor else None,
         pre_logits_activation=config.get("pooler_act") or "tanh",
         class_names=read_names(names, reading),
-        remarks=(*reading.remarks, *images.remarks, *_describe_unused_steps(processor)),
+        remarks=(*reading.remarks, *images.remarks, *_describe_unused_steps(processor, name)),
+        fixed_size=name if kind in _OF_ONE_SIZE else "",
     )
 
 
-def _epsilon(config: dict, kind: str) -> Any:
-    """What is added to the variance, by the one word that transformers reads for the family."""
-    if kind in _RMS_TYPES or (kind not in _LAYOUTS and "layer_norm_eps" not in config):
-        return config.get("rms_norm_eps")
-    return config.get("layer_norm_eps")
+def _of_backbone(config: dict, place: Path) -> dict:
+    """The config of the encoder inside a model of maps; any other config as it is.
+
+    Raises:
+        CheckpointError: for the hybrid of DPT, whose first taps are a ResNet's.
+    """
+    kind, inside = config.get("model_type"), config.get("backbone_config")
+    if kind == "dpt" and config.get("is_hybrid"):
+        raise unsupported_error("encoder of DPT", "is_hybrid=true", place, "a plain ViT")
+    if kind in ("dpt", "depth_anything") and isinstance(inside, dict):
+        return inside
+    return config | {"model_type": "vit"} if kind == "dpt" else config
+
+
+def _epsilon(config: dict, kind: str, place: Path) -> float | None:
+    """What is added to the variance, by the one word that transformers reads for the family.
+
+    Raises:
+        CheckpointError: for what is no epsilon, and for an InternViT whose queries and keys have another one.
+    """
+    is_rms = kind in _RMS_TYPES or (kind not in _LAYOUTS and "layer_norm_eps" not in config)
+    found = parse_epsilon(config.get("rms_norm_eps" if is_rms else "layer_norm_eps"), place)
+    if kind == "internvl_vision" and config.get("use_qk_norm") and found not in (None, 1e-6):
+        known = "1e-6, which transformers always adds in the norms of queries and keys"
+        raise unsupported_error("epsilon of an InternViT with `use_qk_norm`", found, place, known)
+    return found
 
 
 _RMS_TYPES = ("aimv2", "aimv2_vision_model", "sapiens2")  # InternViT's RMSNorm has `layer_norm_eps`
 
 
-def _describe_unused_steps(processor: dict) -> list[str]:
+def _describe_unused_steps(processor: dict, name: str) -> list[str]:
     """A line for each step that a processor does with photos and a record cannot hold."""
     steps = [step for step in ("do_pad", "crop_to_patches") if processor.get(step)]
-    return [f"{step} of preprocessor_config.json not understood ({processor[step]}): left out" for step in steps]
+    return [f"{step} of {name} not understood ({processor[step]}): left out" for step in steps]
 
 
 def read_names(config: dict, reading: Reading) -> tuple[str, ...] | None:
@@ -129,6 +164,8 @@ def _check_towers(config: dict, place: Path) -> None:
     """Raises where the config of a tower says other things of itself than its `vision_config`."""
     tower = config["vision_config"]
     both = [word for word in tower if word in config and word not in _OF_EACH_TOWER and config[word] != tower[word]]
+    kinds = [_LAYOUTS.get(str(part.get("model_type"))) for part in (config, tower)]
+    both += ["model_type"] if None not in kinds and kinds[0] != kinds[1] else []
     if config.get("model_type") in _LAYOUTS and both:
         values = "; ".join(f"{word} {printable(config[word])[:40]}, and {printable(tower[word])[:40]}" for word in both)
         raise CheckpointError(
@@ -151,8 +188,8 @@ def _drop_gate(config: dict, place: Path) -> dict:
 
 
 _CLIP_PHOTOS = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "image_mean": CLIP_MEAN,
+    "image_std": CLIP_STD,
     "resample": 3,
     "do_center_crop": True,
     "size": {"shortest_edge": 224},
@@ -166,6 +203,7 @@ _PROCESSORS: dict[str, dict[str, Any]] = {  # what transformers takes where a fi
     "Beit": {"resample": 3},
     "Siglip": {"resample": 3},
     "DINOv3ViT": _IMAGENET_PHOTOS,
+    "MobileViT": {"do_flip_channel_order": True},
     "Sapiens2": _IMAGENET_PHOTOS,
 }
 _OF_SHORT_SIDE = ("CLIP", "Bit")  # a `size` of one number is that of the shorter side, of others both
@@ -182,6 +220,7 @@ def _transformers_preprocessing(processor: dict) -> Preprocessing:
     processor = _PROCESSORS.get(_processor_kind(processor), {}) | given
     _refuse_unless(processor.get("do_rescale", True) is True, processor, "do_rescale")
     _refuse_unless(abs(processor.get("rescale_factor", 1 / 255) * 255 - 1) < 1e-3, processor, "rescale_factor")
+    _refuse_unless(not processor.get("do_flip_channel_order"), processor, "do_flip_channel_order")  # BGR
     _refuse_unless(processor.get("resample", 2) in PIL_FILTERS, processor, "resample")
     mean, std = (
         processor.get("image_mean", [0.5] * 3),
@@ -297,6 +336,12 @@ _LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: lay
     **dict.fromkeys(("mlcd_vision_model", "mlcd"), ("huggingface_mlcd",)),
     "sapiens2": ("huggingface_sapiens2",),
 }
+# Types whose class refuses images of another size than the table's. Others resize it: DINOv2 is published with a table
+# for 518 pixels and photos of 224.
+_OF_ONE_SIZE = (
+    *("vit", "deit", "vit_msn", "vit_mae", "ijepa", "clip", "clip_vision_model", "metaclip_2"),
+    *("metaclip_2_vision_model", "siglip", "siglip_vision_model"),
+)
 _UNSUPPORTED_TYPES = re.compile(
     r"(donut-|maskformer-)?swin(v2|2sr)?|naflexvit|(dinov3_)?convnext(v2)?|cvt|resnet|regnet|bit|levit|efficientnet|"
     r"mobile(net|vit).*|efficientformer|swiftformer|poolformer|focalnet|pvt(_v2)?|segformer|hiera|dinat|nat|van|"
@@ -323,8 +368,24 @@ _FLAGS = {  # words of a config: the part that each switches
     "use_swiglu_ffn": "gated_mlp",
     "use_absolute_position_embeddings": "position_table",
 }
+_SCALED = ("pixio", "dinov2", "dinov2_registers", "dinov2_with_registers", "tipsv2", "tipsv2_vision_model", "radio")
+_BIAS_SWITCHES = ("dinov3_vit", "sapiens2")
+_READ_BY: Mapping[str, Collection[str]] = {  # words that only these types have; transformers passes over them elsewhere
+    **dict.fromkeys(("mlp_ratio", "use_swiglu_ffn"), _SCALED),
+    "intermediate_size": {*_LAYOUTS} - {*_SCALED},
+    **dict.fromkeys(("query_bias", "key_bias", "value_bias", "proj_bias", "use_gated_mlp"), _BIAS_SWITCHES),
+    "mlp_bias": (*_BIAS_SWITCHES, "aimv2", "aimv2_vision_model"),
+    "qkv_bias": (*_BIASED, "aimv2", "aimv2_vision_model", "tipsv2", "tipsv2_vision_model", "intern_vit_6b"),
+    "num_register_tokens": (*_BIAS_SWITCHES, "dinov2_with_registers", "tipsv2", "tipsv2_vision_model"),
+    "n_cls_tokens": ("pixio",),
+    "max_img_size": ("radio",),
+    "pooler_act": ("vit", "deit", "ijepa"),
+    "use_absolute_position_embeddings": (*_BEIT_TYPES, "internvl_vision"),
+}
 _POOLERS = {"siglip_vision_model": "vision_use_head", "siglip2_vision_model": "vision_use_head"}
 _POOLERS |= {"aimv2_vision_model": "use_head"}  # `model_type`: whether there is attention pooling, by default there is
+_SPECIAL_TOKENS = {"deit": 2, "vit": 1, "vit_msn": 1, "vit_mae": 1, "ijepa": 0}  # before the patches
+_NORMS = {"rms_norm": "rms", "layer_norm": "layer", True: "width", False: "none"}
 _ALL_OR_NONE = {True: "all", False: "none"}
 
 
@@ -332,11 +393,8 @@ def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, 
     """What transformers' class of that `model_type` has by this config, where files of its layout may differ."""
     if kind not in _LAYOUTS:
         return {}
-    counts: list[Any] = [config.get("num_cls_tokens"), config.get("num_registers")]
     fields: dict[str, Any] = {_FLAGS[word]: config[word] for word in _FLAGS if isinstance(config.get(word), bool)}
-    if kind == "radio":
-        fields |= {"special_tokens": sum(counts)} if all(type(count) is int for count in counts) else {}
-        fields |= {"layer_scale": "both"} if "layerscale_value" in config else {}
+    fields |= _token_fields(kind, config) | _head_fields(config)
     bias = config.get("attention_bias" if kind == "internvl_vision" else "qkv_bias", kind in _BIASED or None)
     if isinstance(bias, bool) and kind not in _BEIT_TYPES:
         fields["qkv_bias"] = _ALL_OR_NONE[bias]
@@ -349,13 +407,8 @@ def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, 
         fields |= {"qk_norm": "head" if config.get("use_qk_norm", True) else "none"}
         of_layers = config.get("num_key_value_heads_per_layer")
         fields |= {"kv_heads": tuple(of_layers)} if isinstance(of_layers, list) else {}
-    if kind == "internvl_vision":
-        norm = config.get("norm_type", "layer_norm")
-        fields |= {"norm": {"rms_norm": "rms", "layer_norm": "layer"}.get(norm, norm)}
-        fields |= {"qk_norm": "width" if config.get("use_qk_norm") else "none"}
-        fields |= {"final_norm": "none" if config.get("use_mean_pooling", True) else "tokens"}
-    classifies = any("ForImageClassification" in str(name) for name in _names(config))
-    if kind in _POOLERS and not classifies:
+    fields |= _internvit_fields(kind, config)
+    if kind in _POOLERS and not _classifies(config):
         fields["attention_pooling"] = config.get(_POOLERS[kind], True) is True
     if kind == "clip_vision_model" and isinstance(config.get("projection_dim"), int):
         fields["classes"] = config["projection_dim"]
@@ -366,6 +419,37 @@ def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, 
     if isinstance(config.get("intermediate_size"), int):
         fields["mlp_dim"] = config["intermediate_size"]
     return fields
+
+
+def _classifies(config: Mapping[str, Any]) -> bool:
+    return any("ForImageClassification" in str(name) for name in _names(config))
+
+
+def _head_fields(config: Mapping[str, Any]) -> dict[str, int]:
+    count = config.get("num_labels")
+    return {"classes": count} if _classifies(config) and type(count) is int else {}
+
+
+def _token_fields(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """`special_tokens`, and RADIO's `layer_scale`."""
+    if kind != "radio":
+        return {"special_tokens": _SPECIAL_TOKENS[kind]} if kind in _SPECIAL_TOKENS else {}
+    counts: list[Any] = [config.get("num_cls_tokens"), config.get("num_registers")]
+    fields: dict[str, Any] = {"special_tokens": sum(counts)} if all(type(count) is int for count in counts) else {}
+    return fields | ({"layer_scale": "both"} if "layerscale_value" in config else {})
+
+
+def _internvit_fields(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Norms of an InternViT, by the words of transformers' class or of the authors' `intern_vit_6b`."""
+    if kind == "internvl_vision":
+        found = {"norm": config.get("norm_type", "layer_norm"), "qk_norm": bool(config.get("use_qk_norm"))}
+        found |= {"final_norm": "none" if config.get("use_mean_pooling", True) else "tokens"}
+    elif kind == "intern_vit_6b":
+        words = {"norm": "norm_type", "qk_norm": "qk_normalization"}
+        found = {field: config[word] for field, word in words.items() if word in config}
+    else:
+        return {}
+    return {field: _NORMS.get(value, value) for field, value in found.items()}
 
 
 def _gated_width(width: float) -> int:
@@ -402,7 +486,7 @@ def transformers_files(facts: dict[str, Any], preprocessing: Preprocessing) -> d
     """
     return {
         "config.json": _transformers_config(facts),
-        "preprocessor_config.json": _transformers_processor(preprocessing, facts["image_size"]),
+        "preprocessor_config.json": transformers_processor(preprocessing, facts["image_size"]),
     }
 
 
@@ -440,7 +524,8 @@ def _transformers_config(facts: dict[str, Any]) -> dict:
     }
 
 
-def _transformers_processor(record: Preprocessing, image_size: tuple[int, int]) -> dict:
+def transformers_processor(record: Preprocessing, image_size: tuple[int, int]) -> dict:
+    """`preprocessor_config.json` for photos as a record has them."""
     height, width = image_size
     config = {
         "image_processor_type": "ViTImageProcessor",

@@ -49,8 +49,9 @@ _STARTS = [
     (b"\x28\xb5\x2f\xfd", "a zstd archive", "Unpack it first"),
     (b"Rar!", "a rar archive", "Unpack it first"),
 ]
-# The number that torch wrote first in its stream of pickles, and the members of its tar archive.
-_OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+# The number that torch wrote first in its stream of pickles, of the protocols that `weights_only=True` reads; and the
+# members of its tar archive.
+_OLD_TORCH = tuple(b"\x80" + protocol + b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." for protocol in (b"\x02", b"\x03"))
 _OLD_TORCH_TAR = ("sys_info", "pickle", "storages", "tensors")
 _PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
 
@@ -131,7 +132,7 @@ class TensorFile:
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[BinaryIO]:
         """The file, open; raises unless it is the one that was scanned, before it is read and after that."""
-        with _open(self.path) as file:
+        with open_checkpoint(self.path) as file:
             self._check_identity(file)
             yield file
             self._check_identity(file)
@@ -232,7 +233,7 @@ def scan(path: str | os.PathLike) -> TensorFile:
             encrypted or oddly compressed members; names twice or unsafe; shapes that do not match the bytes.
     """
     path = Path(path)
-    with _open(path) as file:
+    with open_checkpoint(path) as file:
         identity = _identity(file)
         start = file.read(512)
         kind = _kind(start)
@@ -251,7 +252,7 @@ def scan(path: str | os.PathLike) -> TensorFile:
             if kind == "npz" and (likely := _archive_looks_like(start + data[-(2**20) :])):
                 raise _unknown(path, *likely) from error
             if not isinstance(error, FormatError):
-                error = FormatError(f"is cut short or damaged: {printable(error).rstrip('.')}")
+                error = FormatError(f"is cut short or damaged: {printable(error).partition(';')[0].rstrip('.')}")
             raise CheckpointError(
                 f"the file {error}.\nReceived: {path}, {len(data)} bytes. {error.advice or _AGAIN}."
             ) from error
@@ -260,8 +261,13 @@ def scan(path: str | os.PathLike) -> TensorFile:
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
-    """Opens the file for reading, and turns errors of the system into a `CheckpointError`."""
+def open_checkpoint(path: Path) -> Iterator[BinaryIO]:
+    """Opens the file for reading, and turns errors of the system into a `CheckpointError`.
+
+    Raises:
+        FileNotFoundError: if nothing is there.
+        CheckpointError: for a folder, a pipe or a device, and for what cannot be read.
+    """
     try:
         if "\0" in str(path):
             raise FileNotFoundError
@@ -280,9 +286,12 @@ def _open(path: Path) -> Iterator[BinaryIO]:
 
 
 def _identity(file: BinaryIO) -> tuple:
-    """What changes when a file is replaced or written to; its size comes last."""
+    """What changes when a file is replaced or written to; its size comes last.
+
+    `rsync` sets the time of the last write back, and nobody the time of the last change (`ctime`).
+    """
     status = os.fstat(file.fileno())
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def _kind(start: bytes) -> str | None:

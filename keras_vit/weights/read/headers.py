@@ -35,6 +35,7 @@ _NPY_HEADER = re.compile(rb"\{'descr': '[<>|]\w+', 'fortran_order': (True|False)
 _SAFETENSORS_DTYPES = {"BOOL": np.dtype("?"), "BF16": BFLOAT16, "C64": np.dtype("<c8")}
 _SAFETENSORS_DTYPES |= {f"{kind}{8 * n}": np.dtype(f"<{kind.lower()}{n}") for kind in "UI" for n in (1, 2, 4, 8)}
 _SAFETENSORS_DTYPES |= {f"F{8 * n}": np.dtype(f"<f{n}") for n in (2, 4, 8)}
+_SMALL_FLOATS = ("F8_", "F6_", "F4")  # how their dtypes begin in safetensors
 _END = struct.Struct("<4s4H2IH")  # of a zip: signature, disks (2), entries (2), size and offset, comment's length
 _LARGEST_COUNT = 2**62  # bytes; NumPy counts in 63 bits
 _MOST_AXES = 32  # NumPy 1 holds no more
@@ -264,6 +265,8 @@ def _safetensors_member(name: str, record: dict[str, Any], start: int) -> Member
     check_name(name)
     if record.keys() != {"dtype", "shape", "data_offsets"}:
         raise FormatError(f"is damaged: {name!r} must have dtype, shape and data_offsets alone")
+    if str(record["dtype"]).startswith(_SMALL_FLOATS):
+        raise small_float_error(f"{name!r} of {record['dtype']}")
     if record["dtype"] not in _SAFETENSORS_DTYPES:
         raise _not_plain(name, f"the dtype {record['dtype']!r}")
     entry = Entry(tuple(record["shape"]), _SAFETENSORS_DTYPES[record["dtype"]])
@@ -275,11 +278,19 @@ def _not_plain(name: str, reason: object) -> FormatError:
     return FormatError(f"holds {name!r}, which is no array of plain numbers; pickles are never read: {reason}")
 
 
+def small_float_error(what: str) -> FormatError:
+    """The error for arrays of float8, float6 or float4, which stand for numbers only with scales of their own."""
+    return FormatError(
+        f"holds {what}, and floats below 16 bits are not read, as their scales have no common place",
+        "Convert its arrays to bfloat16 or float32 in the program that made it, and pass that file",
+    )
+
+
 def byte_count(entry: Entry) -> int:
     """Bytes of an array; refuses what no array can have, also where an axis of 0 would hide it."""
     shape, size = entry.shape, entry.dtype.itemsize
     if len(shape) > _MOST_AXES or math.prod(max(n, 1) for n in shape) * size > _LARGEST_COUNT:
-        raise FormatError(f"has an array of an impossible shape, {shape}")
+        raise FormatError(f"has an array of an impossible shape, {str(shape)[:100]}")
     return math.prod(shape) * size
 
 

@@ -1,25 +1,26 @@
 """Where the tensors of a file of torch lie: a zip of one pickle and of storages, each stored as it is.
 
-The pickle is read as plain data: nothing of it is imported, called or given a state. Python's `pickletools` splits it
-into opcodes, which build dicts, lists, tuples, numbers, texts and records of tensors. Names of a few harmless objects
-stand for themselves, any other name is refused. Every tensor must lie inside its storage, without overlap.
+The pickle is read as plain data: nothing of it is imported, called or given a state. What Python's `pickle` makes of
+it are dicts, lists, tuples, numbers, texts and records of tensors. Names of a few harmless objects stand for
+themselves, any other name is refused. Every tensor must lie inside its storage, without overlap.
 
 Sources: torch, `torch/serialization.py`, `torch/_utils.py` and `torch/_weights_only_unpickler.py`.
 """
 
 import collections
 import dataclasses
+import io
+import pickle
 import pickletools
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from keras_vit.weights.read.headers import (
     BFLOAT16,
-    LARGEST_DIRECTORY,
     LONGEST_NAME,
     Entry,
     FileBytes,
@@ -28,18 +29,21 @@ from keras_vit.weights.read.headers import (
     byte_count,
     check_name,
     open_zip,
+    small_float_error,
     zip_members,
 )
 
 _SAVE_WEIGHTS = "In the program that made it, save its weights alone: `torch.save(model.state_dict(), path)`"
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_OTHER_DTYPES = ("uint16", "uint32", "uint64", "complex64", "complex128")
 _KINDS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 _STORAGES = {
     **dict(zip(_KINDS, _DTYPES, strict=True)),
     "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
     "Untyped": "",  # whose tensors have the dtype
 }
-_BUILTINS = ("set", "frozenset", "list", "dict", "tuple", "int", "float", "str", "bool")
+_BUILTINS = ("set", "frozenset", "list", "dict", "tuple", "int", "long", "float", "complex", "str", "bytearray", "bool")
 _PATHS = ("Path", "PosixPath", "WindowsPath", "PurePath", "PurePosixPath", "PureWindowsPath")
 _OMEGACONF = {  # configs of a training
     "dictconfig": ("DictConfig",),
@@ -52,7 +56,7 @@ _TENSORS = {("torch._utils", f"_rebuild_tensor{version}") for version in ("", "_
 _PARAMETERS = {("torch._utils", f"_rebuild_parameter{state}") for state in ("", "_with_state")}
 _SIZE = ("torch", "Size")
 _HARMLESS = {  # other objects in files of weights; none of them is made
-    *(("torch", name) for name in (*_DTYPES, "complex64", "device", "Tensor")),
+    *(("torch", name) for name in (*_DTYPES, *_OTHER_DTYPES, "device", "Tensor")),
     *((place, name) for place in ("builtins", "__builtin__") for name in _BUILTINS),
     *((f"numpy.{place}.multiarray", name) for place in ("core", "_core") for name in ("scalar", "_reconstruct")),
     *((f"numpy.{place}.numeric", "_frombuffer") for place in ("core", "_core")),
@@ -60,11 +64,13 @@ _HARMLESS = {  # other objects in files of weights; none of them is made
     *((place, name) for place in ("pathlib", "pathlib._local") for name in _PATHS),  # the second one by Python 3.13
     *((f"omegaconf.{place}", name) for place, names in _OMEGACONF.items() for name in names),
     *(("typing", "Any"), ("torch.torch_version", "TorchVersion"), ("_codecs", "encode")),
-    ("argparse", "Namespace"),
+    *(("argparse", "Namespace"), ("torch.serialization", "_get_layout")),
     ("torch.nn.parameter", "Parameter"),
 }
 _KNOWN = {*_DICTS, *_TENSORS, *_PARAMETERS, *_HARMLESS, _SIZE}
 _SCALARS = (str, int, float, bytes, type(None))  # what may be a key; hashing nested tuples can take for ever
+_LARGEST = 2**100  # of sizes, offsets and strides: products of numbers of any length take for ever
+_LARGEST_HASHED = 2**60  # of keys and counts: from there on many numbers have the hash of each other
 _MOST_COPIED = 100_000  # values; a short pickle that copies one long list again and again would fill the memory
 _Global: TypeAlias = tuple[str, str]  # module and name
 
@@ -95,9 +101,10 @@ class Other:
 
     name: _Global
 
+    def extend(self, items: Any) -> None:
+        """Takes what a list or a set would take, and drops it."""
 
-class _Mark:
-    """Where a tuple, list or dict begins on the stack."""
+    append = extend
 
 
 def read_pickle(data: bytes) -> tuple[Any, set[Storage]]:
@@ -111,64 +118,66 @@ def read_pickle(data: bytes) -> tuple[Any, set[Storage]]:
 
     Raises:
         FormatError: for a name that stands neither for a tensor nor for a container, and other opcodes.
-        Exception: whatever `pickletools` or a missing value on the stack raise for damaged bytes.
+        Exception: whatever `pickle` or a missing value on the stack raise for damaged bytes.
     """
-    machine = _Machine()
-    for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name == "STOP":
-            (found,) = machine.stack
-            return found, machine.storages
-        machine.step(opcode.name, argument)
-    raise FormatError("is cut short or damaged: its pickle has no end")
+    reader = _Unpickler(io.BytesIO(data), encoding="latin1")  # of texts by Python 2
+    try:
+        found = reader.load()
+    except EOFError:
+        raise FormatError("is cut short or damaged: its pickle has no end") from None
+    if reader.stack or reader.metastack:
+        raise FormatError("is damaged: its pickle holds more than one value")
+    return found, reader.storages
 
 
-class _Machine:
-    """The stack and the memory of a pickle, and what each opcode does to them."""
+_MACHINE: Any = pickle._Unpickler  # in Python; joblib and others derive theirs from it as well
+_REFUSED = {"PERSID", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER", "POP_MARK"}
+_REFUSED |= {"DICT", "LIST", "LONG4"}  # of protocol 0, which writes storages by PERSID; of numbers beyond 2**2000
+_OPCODES = {ord(each.code): each.name for each in pickletools.opcodes if each.proto <= 5}
 
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.memory: dict[int, Any] = {}
+
+class _Steps(dict):
+    """What each opcode does, by its number; another one is refused."""
+
+    def __missing__(self, code: int) -> None:
+        name = _OPCODES.get(code, f"{code:#x}")
+        raise FormatError(f"has a pickle with the opcode {name}, which no weights need", _SAVE_WEIGHTS)
+
+
+class _Unpickler(_MACHINE):
+    """Python's machine for pickles, in which names stand for themselves, and nothing is called or given a state.
+
+    That in C, `pickle.Unpickler`, has no place to refuse a key of nested tuples, whose hash can take for ever, or a
+    place of 2**32 in its memory, which it allocates.
+    """
+
+    def __init__(self, file: BinaryIO, **options: Any) -> None:
+        super().__init__(file, **options)
         self.storages: set[Storage] = set()
         self.copied = 0
 
-    def step(self, name: str, argument: Any) -> None:
-        """Does one opcode."""
-        if name in _CONSTANTS:
-            self.stack.append(_CONSTANTS[name](argument))
-        elif name in _STEPS:
-            _STEPS[name](self, argument)
-        elif name not in ("PROTO", "FRAME"):
-            raise FormatError(f"has a pickle with the opcode {name}, which no weights need", _SAVE_WEIGHTS)
+    def find_class(self, module: str, name: str) -> Other:
+        """A name, if it is one of those that are known."""
+        if module == "torch" and name.startswith(("float8_", "float4_")):
+            raise small_float_error(f"tensors of {name[:100]}")
+        is_storage = module in ("torch", "torch.storage") and _kind(name) in _STORAGES
+        if not is_storage and (module, name) not in _KNOWN:
+            raise FormatError(
+                f"has a pickle that names `{module[:100]}.{name[:100]}`, and only tensors and containers are read; "
+                "nothing of it was run",
+                _SAVE_WEIGHTS,
+            )
+        return Other((module, name))
 
-    def pop_mark(self) -> list[Any]:
-        """What stands after the last mark."""
-        start = len(self.stack) - 1
-        while not isinstance(self.stack[start], _Mark):
-            start -= 1
-            if start < 0:
-                raise FormatError("is damaged: a container of its pickle has no beginning")
-        items = self.stack[start + 1 :]
-        del self.stack[start:]
-        return items
-
-    def pop(self, argument: None) -> None:
-        """Drops the last value."""
-        self.stack.pop()
-
-    def make_tuple(self, count: int) -> None:
-        """Makes a tuple of the last values."""
-        if len(self.stack) < count:
-            raise FormatError("is damaged: a container of its pickle has no beginning")
-        items = tuple(self.stack[-count:])
-        del self.stack[-count:]
-        self.stack.append(items)
-
-    def extend(self, items: list[Any]) -> None:
-        """Adds to the list on top."""
-        if isinstance(self.stack[-1], list):
-            self.stack[-1].extend(items)
-        elif not isinstance(self.stack[-1], Other):  # of which nothing is kept
-            raise _unexpected("a list", self.stack[-1])
+    def persistent_load(self, place: Any) -> Storage:
+        """A storage, which stands outside of the pickle."""
+        kind, dtype, key, _, count = place
+        of_numbers = kind == "storage" and isinstance(dtype, Other) and _kind(dtype.name[1]) in _STORAGES
+        if not (of_numbers and isinstance(key, str) and type(count) is int and 0 <= count < _LARGEST_HASHED):
+            raise FormatError("is damaged: its pickle refers to something that is no storage of numbers")
+        found = Storage(key, _STORAGES[_kind(dtype.name[1])], count)
+        self.storages.add(found)
+        return found
 
     def set_items(self, items: list[Any]) -> None:
         """Puts pairs of key and value into the dict on top."""
@@ -176,64 +185,36 @@ class _Machine:
         if isinstance(self.stack[-1], dict):
             self.stack[-1].update(found)
         elif not isinstance(self.stack[-1], Other):
-            raise _unexpected("a dict", self.stack[-1])
+            raise _unexpected("a dict")
 
-    def make_dict(self, argument: None) -> None:
-        """Makes a dict of the pairs after the last mark."""
-        items = self.pop_mark()
-        self.stack.append(_pairs(items[::2], items[1::2]))
-
-    def reduce(self, argument: None) -> None:
+    def reduce(self) -> None:
         """Replaces the call of what is named; nothing is called."""
         arguments, made = self.stack.pop(), self.stack.pop()
         if not isinstance(made, Other) or not isinstance(arguments, tuple):
-            raise _unexpected("a name and its arguments", made)
+            raise _unexpected("a name and its arguments")
         self.copied += sum(len(part) for part in arguments if isinstance(part, (list, tuple, dict)))
         if self.copied > _MOST_COPIED:
             raise FormatError(f"has a pickle that copies more than {_MOST_COPIED} values, which no weights need")
-        self.stack.append(_call_result(made.name, arguments))
+        self.append(_call_result(made.name, arguments))
 
-    def build(self, argument: None) -> None:
+    def build(self) -> None:
         """Drops the state of what is on top, as the versions of modules that an OrderedDict carries."""
         self.stack.pop()
         if not isinstance(self.stack[-1], (dict, Other, TensorView)):
-            raise _unexpected("an object", self.stack[-1])
+            raise _unexpected("an object")
 
-    def storage(self, argument: None) -> None:
-        """A storage, which stands outside of the pickle."""
-        kind, dtype, key, _, count = self.stack.pop()
-        of_numbers = kind == "storage" and isinstance(dtype, Other) and _kind(dtype.name[1]) in _STORAGES
-        if not (of_numbers and isinstance(key, str) and type(count) is int and count >= 0):
-            raise FormatError("is damaged: its pickle refers to something that is no storage of numbers")
-        found = Storage(key, _STORAGES[_kind(dtype.name[1])], count)
-        self.storages.add(found)
-        self.stack.append(found)
-
-    def name(self, argument: str) -> None:
-        """A name, if it is one of those that are known."""
-        module, _, name = argument.partition(" ")
-        self.stack.append(_check_known(module, name))
-
-    def push_stack_name(self, argument: None) -> None:
-        """The same of a name whose parts are on the stack."""
-        name, module = self.stack.pop(), self.stack.pop()
-        self.stack.append(_check_known(module, name))
+    dispatch = _Steps({code: _MACHINE.dispatch[code] for code, name in _OPCODES.items() if name not in _REFUSED})
+    dispatch[pickle.SETITEM[0]] = lambda self: self.set_items([self.stack.pop(-2), self.stack.pop()])
+    dispatch[pickle.SETITEMS[0]] = lambda self: self.set_items(self.pop_mark())
+    dispatch |= {pickle.REDUCE[0]: reduce, pickle.NEWOBJ[0]: reduce, pickle.BUILD[0]: build}
+    # A set of unknown values is not made, as their hashes may take for ever; and bytes are enough for an array of them.
+    dispatch |= {pickle.EMPTY_SET[0]: _MACHINE.load_empty_list, pickle.ADDITEMS[0]: _MACHINE.load_appends}
+    dispatch |= {pickle.FROZENSET[0]: _MACHINE.load_list, pickle.BYTEARRAY8[0]: _MACHINE.load_binbytes8}
 
 
 def _kind(name: object) -> str:
     """`"Float"` of `"FloatStorage"`."""
     return str(name).removesuffix("Storage")
-
-
-def _check_known(module: Any, name: Any) -> Other:
-    is_storage = module in ("torch", "torch.storage") and _kind(name) in _STORAGES
-    if not is_storage and (not isinstance(name, str) or (module, name) not in _KNOWN):
-        raise FormatError(
-            f"has a pickle that names `{str(module)[:100]}.{str(name)[:100]}`, and only tensors and containers are "
-            "read; nothing of it was run",
-            _SAVE_WEIGHTS,
-        )
-    return Other((module, name))
 
 
 def _call_result(name: _Global, arguments: tuple) -> Any:
@@ -246,8 +227,10 @@ def _call_result(name: _Global, arguments: tuple) -> Any:
         return _tensor(name, *arguments)
     if name in _PARAMETERS:
         if not isinstance(arguments[0], TensorView):
-            raise _unexpected("a tensor", arguments[0])
+            raise _unexpected("a tensor")
         return arguments[0]
+    if name == _SIZE and not isinstance(arguments[0], (list, tuple)):  # a text is not counted by what it copies
+        raise _unexpected("a list of sizes")
     return tuple(arguments[0]) if name == _SIZE else Other(name)
 
 
@@ -262,76 +245,22 @@ def _tensor(name: _Global, storage: Any, offset: Any, shape: Any, strides: Any, 
             "In a program with torch, save `tensor.resolve_conj().resolve_neg().clone()` of each tensor",
         )
     numbers = (offset, *shape, *strides)
-    if not isinstance(storage, Storage) or any(type(number) is not int or number < 0 for number in numbers):
+    if not isinstance(storage, Storage) or any(type(n) is not int or not 0 <= n < _LARGEST for n in numbers):
         raise FormatError("is damaged: a tensor of its pickle must have a storage, and sizes that are not negative")
     return TensorView(storage, dtype, offset, tuple(shape), tuple(strides))
 
 
 def _pairs(keys: Any, values: Any) -> dict:
-    if any(not isinstance(key, _SCALARS) for key in keys):
-        raise FormatError("has a pickle with a dict whose keys are neither texts nor numbers", _SAVE_WEIGHTS)
+    if any(not isinstance(key, _SCALARS) or (isinstance(key, int) and abs(key) >= _LARGEST_HASHED) for key in keys):
+        raise FormatError("has a pickle with a dict whose keys are neither texts nor small numbers", _SAVE_WEIGHTS)
     return dict(zip(keys, values, strict=True))
 
 
-def _unexpected(wanted: str, found: object) -> FormatError:
-    return FormatError(f"is damaged: its pickle must have {wanted} where it has a {type(found).__name__}")
+def _unexpected(wanted: str) -> FormatError:
+    return FormatError(f"is damaged: its pickle has something else in the place of {wanted}")
 
 
-def _put(machine: _Machine, place: int) -> None:
-    machine.memory[place] = machine.stack[-1]
-
-
-def _get(machine: _Machine, place: int) -> None:
-    machine.stack.append(machine.memory[place])
-
-
-_plain: Callable[[Any], Any] = lambda value: value  # noqa: E731
-_CONSTANTS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"), _plain),
-    **dict.fromkeys(("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"), _plain),
-    **dict.fromkeys(("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), _plain),
-    "BYTEARRAY8": bytes,
-    "NONE": lambda _: None,
-    "NEWTRUE": lambda _: True,
-    "NEWFALSE": lambda _: False,
-    "EMPTY_LIST": lambda _: [],
-    "EMPTY_SET": lambda _: [],  # a set of unknown values is not made
-    "EMPTY_DICT": lambda _: {},
-    "EMPTY_TUPLE": lambda _: (),
-    "MARK": lambda _: _Mark(),
-}
-_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
-    "POP": _Machine.pop,
-    "DUP": lambda m, _: m.stack.append(m.stack[-1]),
-    "TUPLE": lambda m, _: m.stack.append(tuple(m.pop_mark())),
-    "TUPLE1": lambda m, _: m.make_tuple(1),
-    "TUPLE2": lambda m, _: m.make_tuple(2),
-    "TUPLE3": lambda m, _: m.make_tuple(3),
-    "LIST": lambda m, _: m.stack.append(m.pop_mark()),
-    "FROZENSET": lambda m, _: m.stack.append(m.pop_mark()),
-    "DICT": _Machine.make_dict,
-    "APPEND": lambda m, _: m.extend([m.stack.pop()]),
-    "APPENDS": lambda m, _: m.extend(m.pop_mark()),
-    "ADDITEMS": lambda m, _: m.extend(m.pop_mark()),
-    "SETITEM": lambda m, _: m.set_items([m.stack.pop(-2), m.stack.pop()]),
-    "SETITEMS": lambda m, _: m.set_items(m.pop_mark()),
-    "PUT": _put,
-    "BINPUT": _put,
-    "LONG_BINPUT": _put,
-    "MEMOIZE": lambda m, _: _put(m, len(m.memory)),
-    "GET": _get,
-    "BINGET": _get,
-    "LONG_BINGET": _get,
-    "GLOBAL": _Machine.name,
-    "STACK_GLOBAL": _Machine.push_stack_name,
-    "REDUCE": _Machine.reduce,
-    "NEWOBJ": _Machine.reduce,
-    "BUILD": _Machine.build,
-    "BINPERSID": _Machine.storage,
-}
-
-
-_BESIDE = {"version", "byteorder", ".format_version", ".storage_alignment", ".data/serialization_id"}
+_OTHER_ENTRIES = {"version", "byteorder", ".format_version", ".storage_alignment", ".data/serialization_id"}
 _PICKLE = "data.pkl"
 _PROGRAM = "constants.pkl"  # which TorchScript has with its code
 PROGRAM_ADVICE = (  # OpenAI publishes such files of CLIP alone
@@ -340,6 +269,13 @@ PROGRAM_ADVICE = (  # OpenAI publishes such files of CLIP alone
     "'..._base_patch16_clip_224...', '..._large_patch14_clip_224...' and '..._large_patch14_clip_336...'"
 )
 _SAVE_AGAIN = "In a program with torch, load it with `weights_only=True`, and save it again with `torch.save`"
+_SAVE_NUMPY = (
+    "In a program that trusts it, load it with `torch.load(path, weights_only=False)`, which runs code of the file, "
+    "save its arrays with `numpy.savez`, and pass that file"
+)
+# Bytes: an array takes about 150, and a list of the losses of a training 9 for each. One of this size takes at most
+# 0.5 GB and some seconds.
+_LARGEST_PICKLE = 4_000_000
 _MOST_DEPTH, _MOST_VALUES = 8, 200_000  # of nested dicts; one that stands in another twice is counted twice
 
 
@@ -375,7 +311,9 @@ def read_torch(file: BinaryIO, data: FileBytes) -> tuple[dict[str, Member], dict
             raise FormatError(f"holds the name {name!r} twice")
         members[name] = _member(name, view, stored[view.storage.key])
     if not members:
-        raise FormatError("holds no tensor in a dict of names", _SAVE_AGAIN)
+        if b"numpy" in pickled:
+            raise FormatError("holds arrays of NumPy, and no tensor in a dict of names", _SAVE_NUMPY)
+        raise FormatError("holds no tensor in a dict of names", _SAVE_WEIGHTS)
     return members, {}
 
 
@@ -396,14 +334,14 @@ def _parts(archive: zipfile.ZipFile, data: FileBytes) -> tuple[bytes, dict[str, 
         if name.startswith("data/"):
             entry = Entry((info.file_size,), np.dtype("u1"))
             stored[name.removeprefix("data/")] = Member(entry, start, info.file_size, info.file_size, crc=info.CRC)
-        elif name not in (_PICKLE, *_BESIDE) or not info.orig_filename.startswith(top):
+        elif name not in (_PICKLE, *_OTHER_ENTRIES) or not info.orig_filename.startswith(top):
             raise FormatError(f"holds {name!r}, which torch.save does not write")
     return pickled, stored
 
 
 def _read_pickle_bytes(info: zipfile.ZipInfo, data: FileBytes, start: int) -> bytes:
-    if info.file_size > LARGEST_DIRECTORY:
-        raise FormatError(f"has a pickle of {info.file_size} bytes; {LARGEST_DIRECTORY} is the limit")
+    if info.file_size > _LARGEST_PICKLE:
+        raise FormatError(f"has a pickle of {info.file_size} bytes; {_LARGEST_PICKLE} is the limit", _SAVE_WEIGHTS)
     pickled = data[start : start + info.file_size]
     if zlib.crc32(pickled) != info.CRC:
         raise FormatError("is damaged: CRC-32 of its pickle differs")
@@ -427,18 +365,19 @@ def _check_storages(storages: set[Storage], stored: dict[str, Member]) -> None:
 
 def _views(tree: Any) -> Iterator[tuple[str, TensorView]]:
     """All tensors in nested dicts, by the keys that lead to them."""
-    queue, num_values = collections.deque([("", tree, 0)]), 0
+    queue, num_values = collections.deque([("", tree, 0)]), 1
     while queue:
         name, found, depth = queue.popleft()
-        num_values += 1
-        if num_values > _MOST_VALUES or depth > _MOST_DEPTH or len(name) > LONGEST_NAME:
-            raise FormatError(
-                f"has dicts nested deeper than {_MOST_DEPTH}, with more than {_MOST_VALUES} values, or of keys longer "
-                f"than {LONGEST_NAME} together, which no weights need"
-            )
         if isinstance(found, TensorView):
             yield name, found
-        elif isinstance(found, dict):
+        elif isinstance(found, dict) and found:
+            num_values += len(found)
+            longest = len(name) + bool(name) + max(len(str(key)) for key in found)
+            if num_values > _MOST_VALUES or depth == _MOST_DEPTH or longest > LONGEST_NAME:
+                raise FormatError(
+                    f"has dicts nested deeper than {_MOST_DEPTH}, with more than {_MOST_VALUES} values, or of keys "
+                    f"longer than {LONGEST_NAME} together, which no weights need"
+                )
             queue += [(f"{name}.{key}" if name else str(key), value, depth + 1) for key, value in found.items()]
 
 
@@ -453,7 +392,10 @@ def _member(name: str, view: TensorView, stored: Member) -> Member:
     for length, stride in sorted(zip(view.shape, view.strides, strict=True), key=lambda axis: axis[1]):
         if size and length > 1:
             if stride < span:
-                raise FormatError(f"holds {name!r}, whose numbers overlap: it would be larger than what is stored")
+                raise FormatError(
+                    f"holds {name!r}, whose numbers overlap, as after `expand`: it would be larger than what is stored",
+                    "In a program with torch, save `tensor.contiguous()` of each tensor",
+                )
             span += stride * (length - 1)
     if size and view.offset + span > count:
         raise FormatError(f"is cut short or damaged: {name!r} reaches beyond its storage of {count} numbers")

@@ -162,15 +162,16 @@ def variant_of(model: str) -> str:
 class WeightsTable(tuple):
     """Records of checkpoints, printed as a table; else a tuple of `WeightsRecord`."""
 
-    _HEADER = ("name", "variant", "resolution", "classes", "head", "MB", "accuracy", "licence")
+    _HEADER = ("name", "variant", "resolution", "classes", "head", "MB", "accuracy", "licence", "text")
     __slots__ = ()
 
     def _cells(self) -> Iterator[tuple[str, ...]]:
         for record in self:
             accuracy = "?" if record.accuracy is None else f"{record.accuracy:.1f}"
             accuracy += "" if accuracy == "?" or record.measure == "top-1" else f" {record.measure}"
-            numbers = (str(record.resolution), str(record.classes))
-            yield record.name, record.variant, *numbers, record.head, record.megabytes, accuracy, record.license
+            numbers, text = (str(record.resolution), str(record.classes)), "yes" * record.has_text
+            first = (record.name, record.variant, *numbers, record.head, record.megabytes)
+            yield *first, accuracy, record.license, text
 
     def __str__(self) -> str:
         lines = [self._HEADER, *self._cells()]
@@ -208,8 +209,8 @@ def list_weights(model: str | None = None, family: str | None = None) -> Weights
 
     Example:
         >>> keras_vit.list_weights("dinov2/S14")
-        name                                           variant     resolution  classes  head  MB   accuracy  licence
-        dinov2                                         dinov2/S14  224         0        none  ~88  79.0 kNN  Apache-2.0
+        name                              variant     resolution  classes  head  MB   accuracy  licence     text
+        dinov2                            dinov2/S14  224         0        none  ~88  79.0 kNN  Apache-2.0
         ...
         >>> keras_vit.list_weights(family="siglip")[0].name
         'siglip-224'

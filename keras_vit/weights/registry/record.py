@@ -34,7 +34,7 @@ _LISTED = re.compile(r".*: ([\d.]+) (MiB|GiB)")
 _LISTED_TOLERANCE = 2**20 // 10  # bytes; a cut file lacks more; a copy written anew by NumPy differs by less
 _COMPUTED = "computed from its tensors in float32"
 _COMPUTED_TOLERANCE = 0.005  # of the size: names, alignment and zip headers are estimated
-_BYTES_BESIDE_AN_ARRAY = 300  # of an .npz: two zip headers, two names and the .npy header
+_OVERHEAD_OF_AN_ARRAY = 300  # of an .npz: two zip headers, two names and the .npy header
 _FAMILIES = {  # of models of the paper's kind, by what a name begins with
     "imagenet21k": "paper",
     "sam": "sharpness",
@@ -223,7 +223,7 @@ def record_of_row(row: Mapping[str, str], uncertain_parameters: int = 0) -> Weig
         config = dataclasses.replace(usual, **dict(fields))
         arrays = 16 * config.num_layers + 10 if hasattr(config, "num_layers") else 10 * sum(config.stages)
         bytes_of_file = 4 * (parameter_count(config, height, classes) + uncertain_parameters / 2)
-        bytes_of_file += _BYTES_BESIDE_AN_ARRAY * arrays
+        bytes_of_file += _OVERHEAD_OF_AN_ARRAY * arrays
         tolerance = round(_COMPUTED_TOLERANCE * bytes_of_file + 2 * uncertain_parameters)
         number_of_bytes = round(bytes_of_file)
     return WeightsRecord(
