@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.request import TASKS
-from keras_vit.checks import cores
-from keras_vit.processor import processor_facts, processor_flags
+from keras_vit.checks import cores, processor_facts, processor_flags
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks" / "results"

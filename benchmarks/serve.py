@@ -93,7 +93,9 @@ def serve(model, folder, precision, jit_compile):
     import keras_vit
 
     tf.get_logger().setLevel("ERROR")  # it advises against the loader that the server uses
-    path = str(keras_vit.export(model, folder, precision=precision, verify=False, jit_compile=jit_compile).path)
+    path = str(
+        keras_vit.export(model, folder, precision=precision, verify=False, options={"jit_compile": jit_compile}).path
+    )
     loaded = tf.saved_model.load(path)
     session = tf.compat.v1.Session(graph=tf.Graph())
     with session.graph.as_default():
@@ -165,15 +167,15 @@ def open_others(model, folder, precision):
     import importlib.util
 
     import keras_vit
-    from keras_vit.exporting.formats import FORMATS, find_format
+    from keras_vit.exporting.formats import FORMATS
 
     found = {}
     for form, package in OTHERS.items():
         if importlib.util.find_spec(package) is None:
             continue
-        writer = find_format(form)
-        if precision in writer.PRECISIONS:
-            path = folder / f"model{FORMATS[form]}"
+        writer = FORMATS[form]
+        if precision in writer.precisions:
+            path = folder / f"model{writer.extension}"
             keras_vit.export(model, path, form, precision=precision, verify=False)
             found[form] = writer.open_runtime(path).run
     return found

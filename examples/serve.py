@@ -302,7 +302,10 @@ def export_digits(served, photos):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.AdamW(2e-3), loss, metrics=["accuracy"])
     model.fit(model.preprocessing(images[20:]), labels[20:], batch_size=64, epochs=8, verbose=2)
-    print(keras_vit.export(model, served, labels=DIGITS, images=list(images[20:84]), top_k=3).table(), flush=True)
+    print(
+        keras_vit.export(model, served, labels=DIGITS, images=list(images[20:84]), options={"top_k": 3}).table(),
+        flush=True,
+    )
     files = [tf.io.encode_png(images[list(labels[:20]).index(digit)]).numpy() for digit in (3, 8)]
     for photo, data in zip(photos, [*files, files[0][:60]], strict=True):
         photo.write_bytes(data)

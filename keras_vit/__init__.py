@@ -14,9 +14,9 @@ _BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def _is_the_command() -> bool:
-    """Whether this import is that of the command or of its worker, by name or by `python -m`, which need no Keras."""
+    """Whether this import is that of the command, by name or by `python -m`, which needs no Keras."""
     if sys.argv[:1] == ["-m"]:  # Python is about to run a module by its name, and has not got further than its package
-        return sys.orig_argv[-len(sys.argv)] in ("keras_vit", "-mkeras_vit", "keras_vit.embedding.worker")
+        return sys.orig_argv[-len(sys.argv)] in ("keras_vit", "-mkeras_vit")
     script = os.path.realpath(sys.argv[0]) if sys.argv else ""  # a link to the command may have any name
     return Path(script).stem == "keras-vit" and is_installed_script(script)
 
@@ -42,7 +42,7 @@ def _is_there(name: str) -> bool:
 
 # Layers register with Keras as they are imported, so that a saved model reloads after `import keras_vit`. That
 # takes seconds and the backend's log lines, which a command line that prints a table should not.
-if not _is_the_command():
+if "KERAS_VIT_WORKER" not in os.environ and not _is_the_command():  # `embedding.pool` sets it for its processes
     from keras_vit.config.public_names import MODULES, PLACES, REGISTERED
     from keras_vit.renamed import NAMES, warn_renamed
 

@@ -21,8 +21,7 @@ def main() -> int:
         words, code = "interrupted", 130
     except _Terminated:
         words, code = "terminated", 143
-    is_launched = "KERAS_VIT_LAUNCHER" in os.environ  # whose launcher says it for all
-    if sys.stderr is not None and not is_launched:  # else `print` would take the output instead
+    if sys.stderr is not None:  # else `print` would take the output instead
         print(f"keras-vit: error: {words}", file=sys.stderr)
     return code
 

@@ -3,7 +3,7 @@
 The comments of `__all__` are titles of the reference, each with what its names are for.
 """
 
-from keras_vit import analysis, encoder_builders, layers
+from keras_vit import analysis, dense, encoder_builders, layers
 from keras_vit.analysis import attention_maps, class_relevance, features
 from keras_vit.analysis.look import look
 from keras_vit.builders import (
@@ -48,6 +48,7 @@ from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.data.naflex_batches import batches_by_size, naflex_batch
 from keras_vit.data.shards.opening import shard_photos
 from keras_vit.data.shards.packing import pack
+from keras_vit.dense_models.builders import depth_estimator, segmenter
 from keras_vit.embedding.embedder import Embedder
 from keras_vit.embedding.neighbors import Neighbors, nearest_neighbors
 from keras_vit.embedding.search import search_photos
@@ -61,6 +62,7 @@ from keras_vit.exporting.report import ExportError, ExportReport
 from keras_vit.images.preprocessing import Preprocessing, decode_predictions, preprocess_input
 from keras_vit.images.read import read_image
 from keras_vit.model.copies import merge_tokens, with_input_shape
+from keras_vit.model.dense_model import DenseModel
 from keras_vit.model.freezing import add_lora, freeze, merge_lora
 from keras_vit.model.naflex import NaFlexModel, naflex
 from keras_vit.model.resnet import ResNet
@@ -201,6 +203,12 @@ __all__ = [
     "class_relevance",
     "look",
     "analysis",
+    # Masks and depths
+    # Answer for each pixel of a photo; compute, measure and read masks and depths as functions of arrays.
+    "segmenter",
+    "depth_estimator",
+    "DenseModel",
+    "dense",
     # Embed and search many photos
     # Compute one vector for each photo, and find the nearest ones.
     "Embedder",

@@ -130,7 +130,7 @@ def build(
         inputs = images_input(input_tensor, input_shape, config, functools.partial(_infer_shape, config, None, None))
         return build_graph(inputs, ViTConfig(**config.as_dict()), head, None, name)
     # Config: what the caller left open is the file's.
-    config = ViTConfig(**_follow(checkpoint, config, given).as_dict())  # that of a model leaves nothing open
+    config = ViTConfig(**_follow(checkpoint, config, given).as_dict())  # every field has its value now
     checkpoint = drop_pooling(drop_tokens(checkpoint, config.prefix_tokens), config)
     # Head: the file's, or a new one.
     config, head, dropped_layers, new_layers = _follow_head(
@@ -146,6 +146,8 @@ def build(
     model.class_names = _names_of(checkpoint, head)
     model.provenance = find_provenance(checkpoint, source.record, config, {*given, resize_method}, methods)
     model.weights_source = source.record or checkpoint.path
+    model.weights_layout = checkpoint.layout
+    model.lacks_projection = checkpoint.embeds() and not head.classes
     # Fill: every weight gets its value.
     model.load_report = fill(
         model,
@@ -206,20 +208,20 @@ def _opened(
             "`config` or `weights` must be given, or both.\n"
             'Received: config=None, weights=None. Pass a `ViTConfig` or a name as "B/16".'
         )
-    asked = None if config is None else _resolve_config(config, pooling, overrides)
+    resolved = None if config is None else _resolve_config(config, pooling, overrides)
     if weights is None:
-        return cast(ViTConfig, asked), None, None
+        return cast(ViTConfig, resolved), None, None
     named = only_variant(weights) if config is None else published_variant(config)
     source = find_file(weights, named, sha256=sha256)
     checkpoint = select_head(open_checkpoint(source), include_top)
-    if asked is None:
-        asked = _resolve_config(infer_config(checkpoint, pooling, overrides), pooling, overrides)
+    if resolved is None:
+        resolved = _resolve_config(infer_config(checkpoint, pooling, overrides), pooling, overrides)
         lines = assumed_defaults(checkpoint, overrides) if source.record is None else ()
         checkpoint = dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, *lines))
     elif isinstance(config, str) and source.record is None:
-        lines = differing_parts(checkpoint, asked, config, overrides)
+        lines = differing_parts(checkpoint, resolved, config, overrides)
         checkpoint = dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, *lines))
-    return asked, source, checkpoint
+    return resolved, source, checkpoint
 
 
 def check_weights_arguments(
@@ -244,6 +246,17 @@ def config_of_weights(weights: FilePath) -> ViTConfig:
         CheckpointError: if the file does not show it; and what else `build` raises for weights.
     """
     return _opened(None, None, {}, weights, None)[0]
+
+
+def config_and_shape(weights: FilePath, **fields: Any) -> tuple[ViTConfig, Shape]:
+    """The config of `config_of_weights`, and `(H, W, C)` of the images that the weights are for.
+
+    Args:
+        weights: a file or folder.
+        **fields: of the config, as `num_heads`, that the file does not say.
+    """
+    config, source, checkpoint = _opened(None, None, fields, weights, None, include_top=False)
+    return config, _infer_shape(config, checkpoint, None if source is None else source.record)
 
 
 def _resolve_config(config: ViTConfig | str, pooling: str | None, overrides: Arguments) -> ViTConfig:

@@ -3,13 +3,15 @@
 import argparse
 import difflib
 import functools
+import hashlib
 import importlib
 import inspect
 import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, KeysView, Mapping, Sequence, Set
+from pathlib import Path
 from typing import Any, TypeVar
 
 from keras_vit.synonyms import find_hub_weights, find_resnets, find_variant, find_variants_of_size, lookup
@@ -117,6 +119,18 @@ def check_flag(name: str, value: Any) -> None:
     """Raises unless `value` is True or False; a word such as "no" would count as true."""
     if not isinstance(value, bool):
         raise with_parameters(TypeError(f"`{name}` must be True or False.\nReceived: {name}={value!r}."), name)
+
+
+def check_order(name: str, names: Any) -> None:
+    """Raises for names of classes that have no order, as those of a set, whose order follows hashes; and for a text."""
+    if isinstance(names, (str, Set, Mapping)) and not isinstance(names, KeysView):
+        raise with_parameters(
+            TypeError(
+                f"`{name}` must be a list of names in the order of the outputs, and a set or a dict has none.\n"
+                f"Received: {name}={names!r:.80}. If they are sorted by name, pass `sorted(...)` of them."
+            ),
+            name,
+        )
 
 
 def check_choice(name: str, value: Any, choices: Collection[Any], synonyms: Mapping[str, str] | None = None) -> None:
@@ -255,3 +269,36 @@ def check_installed(module: str, purpose: str, extra: str) -> None:
 def check_strategy_name(name: str) -> None:
     """Raises unless `name` is one of `STRATEGIES`; the error for another engine's name has the name here."""
     check_choice("strategy", name, STRATEGIES, _OTHER_STRATEGIES)
+
+
+_PROCESSOR = Path("/proc/cpuinfo")
+
+
+def processor_facts(text: str | None = None) -> dict[str, str]:
+    """Names and values, those of the first core; empty where the system is not Linux.
+
+    Args:
+        text: as in /proc/cpuinfo; by default that of this machine.
+    """
+    if text is None:
+        text = _PROCESSOR.read_text() if _PROCESSOR.exists() else ""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def processor_flags(text: str | None = None) -> frozenset[str]:
+    """Linux' names of instructions, as `avx512_vnni`; empty elsewhere.
+
+    Args:
+        text: as in /proc/cpuinfo; by default that of this machine.
+    """
+    return frozenset(processor_facts(text).get("flags", "").split())
+
+
+def cpu_fingerprint() -> str:
+    """A name that is another one where code for this processor may not run, as in a home folder of several machines."""
+    facts = processor_facts()
+    return hashlib.sha256(repr([facts.get(name) for name in ("model name", "flags")]).encode()).hexdigest()[:16]

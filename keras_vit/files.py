@@ -1,20 +1,23 @@
 """Writes files whole or not at all, and reads them such that no pipe, device or huge file blocks the process."""
 
 import contextlib
+import hashlib
+import io
 import json
 import math
 import os
 import re
+import shutil
 import stat
 import tempfile
 import time
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
-
-import platformdirs
+from typing import BinaryIO, cast
 
 PREFIX = ".keras_vit-"  # of every temporary name, so that nobody else's file is taken for one
+STAGING = f"{PREFIX}export-"  # of folders
 _PART = re.compile(re.escape(PREFIX) + r"[a-z0-9_]{8}\.part(\.\w+)?")  # as `mkstemp` names them
 ABANDONED = 3600  # seconds without a byte, after which a part is nobody's
 _MOST_BYTES = 1 << 16  # of a small JSON file; such files have some 300
@@ -25,21 +28,6 @@ _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 def expand_path(path: str | os.PathLike) -> Path:
     """A path that a user wrote, where `~` is the home folder: shells leave it in `--out=~/run`, and Python does so."""
     return Path(os.path.expanduser(path))
-
-
-def cache_dir() -> Path:
-    """Absolute path of the folder that keeps downloaded files, and what is made of others; it need not exist yet.
-
-    Raises:
-        ValueError: if `KERAS_VIT_CACHE` begins with the home of an unknown user, or is not set and there is no home.
-    """
-    value = os.environ.get("KERAS_VIT_CACHE")
-    try:
-        return expand_dir("KERAS_VIT_CACHE", value) if value else Path(platformdirs.user_cache_dir("keras_vit"))
-    except RuntimeError as error:  # of a container's user without a home
-        raise ValueError(
-            f"the cache must have a folder.\nReceived: {error}. Set KERAS_VIT_CACHE to a folder of yours."
-        ) from None
 
 
 def expand_dir(name: str, value: str) -> Path:
@@ -126,6 +114,21 @@ def access_error(path: str | os.PathLike) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
+
+
+MISSING = "no such file"
+
+
+def missing_reason(path: str) -> str:
+    """Why no file is at a path: a link may lead to nothing, and a table of another system write its name otherwise."""
+    if os.path.islink(path):
+        return "a link to nothing"
+    if any(place.is_symlink() and not place.exists() for place in Path(path).parents):
+        return "in a folder that is a link to nothing"
+    if os.path.exists(path.replace("\\", "/")):
+        return f"{MISSING}, but one with / for \\"
+    is_there = any(os.path.exists(unicodedata.normalize(form, path)) for form in ("NFC", "NFD"))
+    return f"{MISSING}, but one whose name has another Unicode form" if is_there else MISSING
 
 
 def check_new_dir(path: Path) -> None:
@@ -221,6 +224,12 @@ def json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict:
     return found
 
 
+def file_sha256(path: str | os.PathLike) -> str:
+    """Hexadecimal sha256 of a regular file."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(cast(io.BufferedReader, file), "sha256").hexdigest()
+
+
 def read_head(path: str | os.PathLike, size: int = 1024) -> bytes | None:
     """The first bytes of a regular file; `None` of anything else, and of what cannot be read."""
     try:
@@ -282,6 +291,55 @@ def unlock(lock: int | None) -> None:
     """Lets go of what `lock_dir` gave."""
     if lock is not None:
         os.close(lock)
+
+
+@contextlib.contextmanager
+def staging(parent: Path) -> Iterator[Path]:
+    """A new folder below `parent`, removed at the end with its content; folders of killed exports are removed first.
+
+    Args:
+        parent: folder on the file system of the result. It is made if needed, and removed again if it stays empty.
+    """
+    made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        remove_stale_folders(parent)
+        with _new_folder(parent) as place:
+            yield place
+    finally:
+        with contextlib.suppress(OSError):  # not empty
+            for folder in made:
+                folder.rmdir()
+
+
+@contextlib.contextmanager
+def _new_folder(parent: Path) -> Iterator[Path]:
+    """A locked folder, until the end."""
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=STAGING, dir=parent))
+        with contextlib.suppress(BlockingIOError):  # another export removes it, since it was not locked yet
+            lock = lock_dir(place)
+            if place.exists():
+                break
+            unlock(lock)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        unlock(lock)
+
+
+def remove_stale_folders(parent: Path) -> None:
+    """Removes staging folders without a lock, which killed exports left."""
+    for entry in os.scandir(parent):
+        named = re.fullmatch(re.escape(STAGING) + "[a-z0-9_]{8}", entry.name)  # as `mkdtemp` names it
+        if not named or not entry.is_dir(follow_symlinks=False):
+            continue
+        with contextlib.suppress(BlockingIOError):
+            lock = lock_dir(entry.path)
+            if lock is not None:
+                shutil.rmtree(entry.path, ignore_errors=True)
+                unlock(lock)
 
 
 def _umask() -> int:

@@ -47,6 +47,10 @@ ATTRIBUTES: dict[str, str] = {
 VALUES: dict[str, dict[Any, Any]] = {  # new name of an argument: {old value: new value}
     "norm_position": {"before": "pre", "behind": "post"},
 }
+EXPORT_OPTIONS = (  # arguments of `export` in 0.6, which are keys of its `options` now
+    *("image_size", "activation", "name", "print_fn", "opset", "batch_size"),
+    *("top_k", "max_bytes", "max_pixels", "max_batch", "jit_compile", "card"),
+)
 
 
 def warn_renamed(old: str, new: str, stacklevel: int = 2) -> None:
@@ -93,6 +97,21 @@ def accepts_old_arguments(function: _Function) -> _Function:
         return function(*args, **current_arguments(kwargs, old, stacklevel=2))
 
     return with_old_names  # type: ignore[return-value]
+
+
+def accepts_options(function: _Function) -> _Function:
+    """A function whose `EXPORT_OPTIONS` are taken as arguments too, and handed on in `options`."""
+
+    @functools.wraps(function)
+    def with_old_arguments(*args: Any, options: Any = None, **kwargs: Any) -> Any:
+        for name in [name for name in kwargs if name in EXPORT_OPTIONS]:
+            warn_renamed(name, f'options={{"{name}": ...}}')
+            if name in (options or {}):
+                raise TypeError(f"an argument is given once.\nReceived: both `{name}` and an option of that name.")
+            options = {**(options or {}), name: kwargs.pop(name)}
+        return function(*args, options=options, **kwargs)
+
+    return with_old_arguments  # type: ignore[return-value]
 
 
 def old_function(function: Callable[..., Any], old: str, new: str) -> Callable[..., Any]:

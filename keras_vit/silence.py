@@ -1,9 +1,10 @@
 """Silences converters, which print, log and warn about their own work, also from C++.
 
-Some also change levels, handlers and filters of the root logger. That is undone.
+Some also change levels, handlers and filters of the root logger, or the stack of signals. That is undone.
 """
 
 import contextlib
+import ctypes
 import logging
 import os
 import sys
@@ -29,7 +30,38 @@ def silence() -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(_without_logging())
+        stack.enter_context(keep_signal_stack())
         yield
+
+
+class _Stack(ctypes.Structure):
+    """`stack_t` of Linux."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def signal_stack(new: _Stack | None = None) -> _Stack:
+    """The stack on which this thread handles signals; sets another one if `new` is given. Linux only."""
+    before = _Stack()
+    ctypes.CDLL(None).sigaltstack(new and ctypes.byref(new), ctypes.byref(before))
+    return before
+
+
+@contextlib.contextmanager
+def keep_signal_stack() -> Iterator[None]:
+    """Handles later signals of this thread on the same stack as before.
+
+    OpenVINO's plugin for processors sets a stack, and each plugin restores what it found. Of two that are freed in the
+    order of creation (2026.4), the second restores freed memory: the next signal, as Ctrl-C, would end the process.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    before = signal_stack()
+    try:
+        yield
+    finally:
+        signal_stack(before)
 
 
 def discard_output(stream: TextIO) -> None:

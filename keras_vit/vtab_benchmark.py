@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.cache import DEFAULT_CACHE
 from keras_vit.config.datasets import VTAB_PREFIX, VTAB_TASKS, check_protocol, vtab_name, vtab_names
 from keras_vit.config.variants import ResNetConfig
 from keras_vit.config.vit import ViTConfig
@@ -22,7 +23,6 @@ from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.source import Data
 from keras_vit.data.tensorflow_datasets import missing_step
 from keras_vit.evaluation import probe
-from keras_vit.evaluation.feature_cache import DEFAULT_CACHE
 from keras_vit.files import expand_path
 from keras_vit.model.freezing import merge_lora
 from keras_vit.model.image_model import ImageModel, check_image_model

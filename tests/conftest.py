@@ -150,6 +150,9 @@ def clean_state(request, monkeypatch, tmp_path):
     # Variables made without values would all be initialised by the next scope that is left: gigabytes of a G/14.
     # Clearing the session would look through all that the process has, which takes longer than most tests.
     drop_uninitialized_variables()
+    checkpoints = sys.modules.get("keras_vit.training.checkpoints")
+    if checkpoints and (listening := checkpoints.StopSignals.current):
+        listening.close()  # of a `fit` that the test broke off; it would end the process at a second signal
     if request.node.get_closest_marker("slow"):
         gc.collect()  # models of full size are gigabytes, and after `gc.freeze` collections come late by themselves
 

@@ -1,16 +1,63 @@
-"""The files of two runs, compared: what one that was stopped and went on must have in common with one that was not."""
+"""Runs of several processes, and the files of a run that was stopped and went on, compared with one that was not."""
 
 import json
 import os
 import re
+import socket
+import subprocess
+import sys
 
 import keras
+from conftest import ROOT
 
 from keras_vit.runs.run_files import metric_columns
 from keras_vit.tasks import find_task
 
 COLUMNS = metric_columns(find_task())
 TIMES = {"seconds", "training_seconds", "images_per_second"}
+
+
+def start_processes(arguments, count, **environment):
+    """Python with these arguments as so many processes, which find each other, on JAX."""
+    shared = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "jax"}
+    environment = os.environ | shared | environment
+    if count > 1:
+        environment["KERAS_DISTRIBUTION_JOB_ADDRESSES"] = f"127.0.0.1:{free_port()}"
+        environment["KERAS_DISTRIBUTION_NUM_PROCESSES"] = str(count)
+    command = [sys.executable, *map(str, arguments)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": ROOT}
+    return [
+        subprocess.Popen(command, env=environment | {"KERAS_DISTRIBUTION_PROCESS_ID": str(index)}, **streams)
+        for index in range(count)
+    ]
+
+
+def outputs_of(processes, timeout=1800):
+    """What each printed, once all have ended."""
+    try:
+        return [process.communicate(timeout=timeout)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def finished(processes, timeout=1800):
+    """What the first printed, once all have ended well."""
+    outputs = outputs_of(processes, timeout)
+    failed = [text for process, text in zip(processes, outputs, strict=True) if process.returncode]
+    assert not failed, failed[0][-3000:]
+    return outputs[0]
+
+
+def newest(out):
+    """The name of the newest checkpoint."""
+    return max((path.name for path in (out / "checkpoints").glob("step-*") if path.is_dir()), default="")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def figures(path):

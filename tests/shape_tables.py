@@ -1,4 +1,4 @@
-"""Tables of small generated pictures: which shapes are on them, and how large and bright a disc is."""
+"""Small generated pictures: tables of the shapes on them and of the size of a disc, and masks of squares."""
 
 import numpy as np
 from PIL import Image
@@ -33,6 +33,34 @@ def write_numbers(folder, count=60, seed=0):
         pixels[radius**2 > (_Y - 12) ** 2 + (_X - 14) ** 2] += brightness
         lines.append(f"{_saved(folder, f'disc{number}', pixels)},{radius:.3f},{1000 + brightness:.1f}")
     return _table(folder, "numbers.csv", lines)
+
+
+def write_masks(folder, count=30, seed=0):
+    """Writes photos of a red and a blue square to `images`, and palette masks to `masks`; gives the folder.
+
+    Half of the photos are upright. The first row of each mask does not count.
+    """
+    rng = np.random.default_rng(seed)
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True)
+    for number in range(count):
+        height, width = ((40, 56), (56, 40))[number % 2]
+        pixels, mask = rng.normal(90, 15, (height, width, 3)), np.zeros((height, width), "uint8")
+        for place, channel in ((1, 0), (2, 2)):
+            y, x = rng.integers(1, height - 16), rng.integers(0, width - 16)
+            pixels[y : y + 14, x : x + 14], mask[y : y + 14, x : x + 14] = 40, place
+            pixels[y : y + 14, x : x + 14, channel] = 210
+        mask[0] = 255
+        _saved(folder / "images", number, pixels)
+        save_palette(folder / "masks" / f"{number}.png", mask)
+    return folder
+
+
+def save_palette(path, mask):
+    """Writes a mask as a PNG of indices, whose colours say nothing of these."""
+    image = Image.fromarray(mask, "P")
+    image.putpalette([value for index in range(256) for value in (255 - index, 7, index // 2)])
+    image.save(path)
 
 
 def _saved(folder, name, pixels):

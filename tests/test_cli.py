@@ -17,8 +17,8 @@ from keras_vit import Preprocessing, cli
 from keras_vit.checks import ArgumentError
 from keras_vit.cli.terminal import one_line
 from keras_vit.config.variants import ENCODERS, FAMILIES, RESNETS, VARIANTS
+from keras_vit.files import file_sha256
 from keras_vit.weights.download import cache_dir
-from keras_vit.weights.download.cache import file_sha256
 from keras_vit.weights.registry import all_records, find_weights, list_weights
 
 OFFICIAL = GOLDEN / "token.npz"

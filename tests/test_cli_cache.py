@@ -10,11 +10,10 @@ from conftest import assert_one_line
 from fault_server import NAME, FaultServer
 
 from keras_vit import cli
+from keras_vit.cache import Cache, cache_dir
 from keras_vit.cli import cache_command
-from keras_vit.exporting.engines.artifact_cache import ArtifactCache
-from keras_vit.exporting.staging import staging
-from keras_vit.weights.download import RemoteFile, cache_dir, fetch
-from keras_vit.weights.download.environment import compiled_dir, engines_dir, features_dir
+from keras_vit.files import staging
+from keras_vit.weights.download import RemoteFile, fetch
 
 PARTS = ["downloads", "features", "shards", "compiled", "engines"]
 
@@ -34,15 +33,14 @@ def ours():
     keys = ("url", "etag", "last_modified", "size", "md5", "sha256")
     put(cache_dir() / "broken.npz.part.json", json.dumps(dict.fromkeys(keys)).encode())
     os.utime(part, (0, 0))
-    for folder, digits in ((features_dir(), 64), (cache_dir() / "shards", 32)):
+    for folder, digits in ((cache_dir("features"), 64), (cache_dir("shards"), 32)):
         folder.mkdir()
         np.savez(folder / f"{'a' * digits}.npz", features=np.zeros(3))
     for end in ("cache", "atime", "sha256"):
-        put(compiled_dir() / ("0" * 16) / f"jit_step-{end}")
-    networks = ArtifactCache(engines_dir(), 10**6)
-    with networks.staging("b" * 64) as keep:
-        keep(lambda folder: put(folder / "network.xml"))
-    networks.put_note("c" * 64, b"note")
+        put(cache_dir("compiled") / ("0" * 16) / f"jit_step-{end}")
+    kept = Cache(cache_dir("engines"), 10**6)
+    kept.put("b" * 64, lambda folder: put(folder / "network.xml"))
+    put(cache_dir("engines") / f"{'c' * 64}.note", b"0" * 64)  # of 0.6
 
 
 @pytest.fixture
@@ -52,11 +50,11 @@ def theirs(tmp_path):
     files = [
         put(cache_dir() / "mine.npz"),  # without a note
         put(cache_dir() / "young.npz.part"),
-        put(features_dir() / f"{'e' * 64}.npz", b"no archive"),
-        put(features_dir() / "mine.npz", b"PK\x03\x04"),
-        put(compiled_dir() / "mine" / "jit_step-cache"),
-        put(engines_dir() / ("f" * 64) / "mine.txt"),
-        put(engines_dir() / f"{'f' * 64}.note", b"Dear diary"),
+        put(cache_dir("features") / f"{'e' * 64}.npz", b"no archive"),
+        put(cache_dir("features") / "mine.npz", b"PK\x03\x04"),
+        put(cache_dir("compiled") / "mine" / "jit_step-cache"),
+        put(cache_dir("engines") / ("f" * 64) / "mine.txt"),
+        put(cache_dir("engines") / f"{'f' * 64}.note", b"Dear diary"),
         outside,
     ]
     changed = put(cache_dir() / "changed.npz")
@@ -101,8 +99,8 @@ def test_empty_cache_is_shown_and_emptied(run):
 
 
 def test_network_that_is_being_made_stays_and_that_of_a_killed_process_goes(run, ours):
-    left = put(engines_dir() / ".keras_vit-export-abcdefgh" / "network" / "network.xml")
-    with staging(engines_dir()) as place:  # which removes the other
+    left = put(cache_dir("engines") / ".keras_vit-export-abcdefgh" / "network" / "network.xml")
+    with staging(cache_dir("engines")) as place:  # which removes the other
         put(left)
         assert run("cache", "--empty", "engines")[0] == 0
         assert place.exists()
@@ -110,7 +108,7 @@ def test_network_that_is_being_made_stays_and_that_of_a_killed_process_goes(run,
 
 
 def test_folders_behind_links_are_left_alone(run, ours, tmp_path):
-    for folder in (features_dir(), engines_dir(), compiled_dir()):
+    for folder in (cache_dir("features"), cache_dir("engines"), cache_dir("compiled")):
         folder.rename(tmp_path / folder.name)
         folder.symlink_to(tmp_path / folder.name)
     before = sorted(tmp_path.rglob("*"))

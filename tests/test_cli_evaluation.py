@@ -10,8 +10,8 @@ from conftest import GOLDEN, assert_one_line, tiny_config
 
 import keras_vit
 from keras_vit import cli
+from keras_vit.cache import cache_dir
 from keras_vit.cli import terminal
-from keras_vit.weights.download.environment import features_dir
 
 pytest.importorskip("sklearn")
 
@@ -52,12 +52,12 @@ def test_probe_prints_a_table_and_keeps_its_features(run, model, photos):
     assert lines[3].split() == ["trained", "on", "accuracy", "deviation", "trials", "chosen"]
     assert re.fullmatch(r"1 shot +\d\.\d{4} +\d\.\d{4} +3 +none", lines[4])
     assert [line.split()[:2] for line in lines[-3:]] == [["disc", "1"], ["stripes", "1"], ["tiles", "1"]]
-    assert len(list(features_dir().iterdir())) == 2
+    assert len(list(cache_dir("features").iterdir())) == 2
 
 
 def test_no_cache_keeps_no_features(run, model, photos):
     assert run("evaluate", model, "--data", photos, "--probe", "knn", "--neighbours", "3", "--no-cache")[0] == 0
-    assert not features_dir().exists()
+    assert not cache_dir("features").exists()
 
 
 @pytest.mark.parametrize("below", ["", "pages"])

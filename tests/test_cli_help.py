@@ -51,7 +51,6 @@ def test_every_command_is_looked_at():
         "export",
         "push",
         "models",
-        "launch",
     ]
     words += ["cache", "embed"]
     weights = ["list", "info", "fetch", "verify", "inspect", "convert"]
@@ -87,10 +86,35 @@ def test_the_same_thing_has_one_name_in_every_usage_line():
     assert names["--model"] == {"MODEL"}
 
 
-def test_near_command_is_named(capsys):
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("finetun", "Did you mean 'finetune'?"),
+        ("benchmark", "python -m benchmarks."),
+        ("launch --processes 2 finetune --data digits", "docs/devices.md#start-several-hosts."),
+    ],
+)
+def test_near_command_or_what_took_its_place_is_named(capsys, words, hint):
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["finetun"])
-    assert capsys.readouterr().err.endswith(" Did you mean 'finetune'?\n")
+        cli.main(words.split())
+    assert capsys.readouterr().err.endswith(f" {hint}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("finetune photos --out run", "photos. Did you mean --data photos?"),
+        ("evaluate run photos", "photos. Did you mean --data photos?"),
+        ("evaluate --model run", "--model. Write MODEL alone, without --model."),
+        ("predict --data=photos --model run", "--data=photos. Write IMAGE alone, without --data."),
+        ("embed --images photos --model run --out job", "--images. Write PHOTOS alone, without --images."),
+        ("pack --photos photos shards", "--photos. Write DATA alone, without --photos."),
+    ],
+)
+def test_data_that_is_or_is_no_option_is_named(capsys, words, hint):
+    with pytest.raises(SystemExit):
+        cli._parser().parse_args(words.split())
+    assert capsys.readouterr().err.endswith(f"error: unrecognized arguments: {hint}\n")
 
 
 @pytest.mark.parametrize("command", PARSERS)

@@ -98,6 +98,8 @@ def test_finetune_without_arguments_prints_its_usage(capsys):
 def test_processes_that_train_together_must_be_told_the_folder(run, monkeypatch):
     monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
     assert_one_line(run("finetune", "--layout", "fsdp")[2], "`--out`.*NUM_PROCESSES=2")
+    monkeypatch.setattr("keras_vit.runs.finetune.finetune", lambda data, out, options: None)
+    assert run("finetune", "--layout", "fsdp", "--out", "run") == (0, [], [])  # before they meet none knows its number
 
 
 def test_model_of_a_run_knows_its_classes_wherever_it_lies(run, finished, few_photos, tmp_path):

@@ -38,9 +38,11 @@ def test_list_of_all_weights_fits_and_tells_their_facts(width):
         assert classes == (str(record.classes) if record.classes else "-")
         assert megabytes == record.megabytes
         if record.accuracy is not None:
-            assert accuracy == f"{record.accuracy:.1f} {record.measure}".removesuffix(" top-1")
+            expected = f"{record.accuracy:.1f} {record.measure}".removesuffix(" top-1")
         else:
-            assert accuracy == ("zero head" if record.head == "zero" else "?")
+            expected = "zero head" if record.head == "zero" else "?"
+        assert accuracy == expected + "  text" * record.has_text
+    assert {record.family for record in table if record.has_text} > {"clip", "siglip", "tips"}
 
 
 def test_list_without_files_says_so():

@@ -58,7 +58,7 @@ def said(name, **given):
     names = {"keras": keras, "keras_vit": keras_vit, "np": np, **given}
     test = doctest.DocTestParser().get_doctest(inspect.getdoc(PUBLIC[name]), names, name, None, 0)
     lines = []
-    Runner(optionflags=FLAGS).run(test, out=lines.append)
+    Runner(verbose=False, optionflags=FLAGS).run(test, out=lines.append)
     return "".join(lines)
 
 
@@ -81,7 +81,9 @@ def given(tmp_path, tmp_path_factory, monkeypatch):
     given["model"].set_weights(weights)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CHOSEN])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else pytest.mark.docs) for n in CHOSEN]
+)
 def test_example_prints_what_it_says(name, given):
     assert said(name, **given) == ""
 
@@ -92,6 +94,7 @@ def said_on_jax():
     return found
 
 
+@pytest.mark.docs
 @pytest.mark.elsewhere("jax", "said_on_jax")
 def test_example_prints_what_it_says_on_jax(found):
     assert found == dict.fromkeys(ON_JAX, "")

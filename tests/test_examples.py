@@ -39,6 +39,7 @@ def run_here(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.docs
 def test_transfer_digits_runs_and_reloads_what_it_saved(run_here):
     arguments = ("--pretrain-epochs", 1, "--pretrain-copies", 1, "--finetune-epochs", 1, "--finetune-copies", 4)
     arguments += ("--layers", 2)
@@ -63,6 +64,7 @@ def test_transfer_digits_profits_from_the_pretraining():
     assert min(gains) >= 0.01
 
 
+@pytest.mark.docs
 def test_less_work_measures_each_training_once(run_here, tmp_path):
     arguments = ("--out", tmp_path, "--size", 8, "--start", 4, "--epochs", 2, "--seeds", 0, "--only", "both")
     printed, result = run_here("less_work.py", *arguments)

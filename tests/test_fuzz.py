@@ -258,7 +258,7 @@ def export_to_onnx(model, path):
     """Compares the file with the model; a width of a few numbers behind LayerNorm makes much of a rounding error."""
     activation, drift = "sigmoid" if model.output_shape[-1] == 1 else "softmax", []
     try:
-        keras_vit.export(model, path, format="onnx", activation=activation, overwrite=True)
+        keras_vit.export(model, path, format="onnx", overwrite=True, options={"activation": activation})
     except keras_vit.ExportError as error:
         drift = re.findall(r"\| (?:logits|probabilities|features) \| ([-.\de]+) \|", str(error)) or [error]
     assert all(float(largest) < 1e-3 for largest in drift)

@@ -13,7 +13,7 @@ from keras_vit import cli
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += sorted((ROOT / "examples").rglob("*.md"))
-BEFORE = ("srun", "mpirun")  # launchers, which put a command into processes
+BEFORE = ("srun", "mpirun", "xargs")  # which start a command as several processes
 
 
 def commands_of(path):
@@ -27,7 +27,7 @@ def commands_of(path):
         for part in re.split(r"&&|\|\||[;|]", line.partition(" #")[0]):
             if not re.search(r"\bkeras-vit ", part) or "keras-vit" not in (words := shlex.split(part)):
                 continue
-            if all(is_around(word) for word in words[: words.index("keras-vit")]):
+            if words[0] in BEFORE or all(map(is_around, words[: words.index("keras-vit")])):
                 yield words[words.index("keras-vit") + 1 :]
 
 
@@ -57,6 +57,7 @@ TABLE = re.findall(
 )
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: "-".join(row[:2]))
 def test_table_of_choosing_is_computed(row):
     name, side = row[0], int(row[1])
@@ -85,6 +86,7 @@ def test_table_of_choosing_has_rates_of_the_recipe():
 NOT_RUN = {"keras_vit.finetune(", "keras_vit.push_to_hub("}  # calls that other pages and tests run
 
 
+@pytest.mark.docs
 @pytest.mark.filterwarnings("ignore:transformers prepares photos:UserWarning")
 @pytest.mark.filterwarnings("ignore:the head of .* is all zeros:UserWarning")
 def test_calls_beside_those_of_other_software_run(tmp_path, monkeypatch):

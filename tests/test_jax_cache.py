@@ -6,8 +6,8 @@ import types
 
 import pytest
 
+from keras_vit.cache import cache_dir
 from keras_vit.cli import cache_command as programs
-from keras_vit.weights.download.environment import compiled_dir
 
 
 class Config(types.SimpleNamespace):
@@ -33,7 +33,7 @@ def kept(config):
 
 def test_folder_is_ours_alone_and_what_the_user_says_goes_first(config, monkeypatch):
     folder = kept(config)
-    assert os.path.dirname(folder) == str(compiled_dir())
+    assert os.path.dirname(folder) == str(cache_dir("compiled"))
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
     assert config.jax_persistent_cache_min_compile_time_secs < 1
     config.jax_compilation_cache_dir = "mine"
@@ -44,11 +44,11 @@ def test_folder_is_ours_alone_and_what_the_user_says_goes_first(config, monkeypa
 
 
 def test_nothing_is_kept_where_another_user_may_write(config):
-    compiled_dir().mkdir(parents=True)
-    compiled_dir().chmod(0o777)
+    cache_dir("compiled").mkdir(parents=True)
+    cache_dir("compiled").chmod(0o777)
     assert kept(config) is None
-    compiled_dir().rmdir()
-    compiled_dir().symlink_to(compiled_dir().parent)
+    cache_dir("compiled").rmdir()
+    cache_dir("compiled").symlink_to(cache_dir("compiled").parent)
     assert kept(config) is None
 
 
@@ -67,6 +67,6 @@ def test_programs_that_are_damaged_unsigned_or_too_many_are_removed(tmp_path, mo
     programs._sign(tmp_path)
     (tmp_path / "damaged-cache").write_bytes(b"damagee" * 10)  # of a bit
     (tmp_path / "killed-cache").write_bytes(b"k")  # by a command that did not come to its end
-    monkeypatch.setattr(programs, "_MOST_BYTES", 120)
+    monkeypatch.setattr(programs, "_MOST_BYTES", 50)
     programs._sweep(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept-cache", "kept-sha256"]

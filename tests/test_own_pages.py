@@ -33,6 +33,7 @@ def test_pages_are_there_and_short():
     assert {name: count for name, count in words.items() if count > MOST_WORDS} == {}
 
 
+@pytest.mark.docs
 @pytest.mark.timeout(600)
 def test_diffs_apply_together_and_blocks_print_what_pages_say(tmp_path):
     shutil.copytree(ROOT / "keras_vit", tmp_path / "keras_vit", ignore=shutil.ignore_patterns("__pycache__"))

@@ -33,7 +33,7 @@ BLOCKS = [
 ]
 ON_JAX = "keras.distribution."  # in the blocks that run on JAX, with two devices; the others run on TensorFlow
 MARK = "=== next block ==="
-MOST_LINES_OF_THE_README = 190
+MOST_LINES_OF_THE_README = 198
 MOST_LETTERS_OF_A_LINE = 400
 MOST_COLUMNS_OF_CODE = 80
 PAGES_OF_0_5_0 = """
@@ -108,6 +108,7 @@ def write_files(folder):
         image.fromarray(pixels).save(photo)
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(
     "index",
     [pytest.param(i, id=f"{i}-{name}") for i, (name, code, _) in enumerate(BLOCKS) if ON_JAX not in code],
@@ -116,6 +117,7 @@ def test_block_prints_what_the_page_says(printed, index):
     assert_says_what_the_page_says(printed[index], index)
 
 
+@pytest.mark.docs
 @pytest.mark.elsewhere("jax", "printed_on_jax")
 def test_blocks_on_jax_print_what_the_page_says(found):
     assert len(found) == sum(ON_JAX in code for _, code, _ in BLOCKS) > 0
@@ -130,6 +132,7 @@ def assert_says_what_the_page_says(printed, index):
         assert printed == expected
 
 
+@pytest.mark.docs
 def test_predictions_are_named(printed):
     named = [index for index, (_, code, _) in enumerate(BLOCKS) if "in keras_vit.decode_predictions(" in code]
     assert named

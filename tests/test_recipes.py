@@ -210,6 +210,19 @@ def test_big_vision_pretraining_is_its_configuration(data, bias, levels):
     assert {(r.epochs, r.batch_size, r.loss, r.head_bias) for r in recipes} == {(300, 4096, "sigmoid", bias)}
 
 
+def test_clip_is_table_18_and_open_clip():
+    found = find_recipe("clip")
+    assert (found.batch_size, found.epochs, found.warmup_steps, found.train_images) == (32768, 32, 2000, 400_000_000)
+    rates = (found.learning_rate, found.weight_decay, found.beta_1, found.beta_2, found.clip_norm, found.schedule)
+    assert rates == (5e-4, 0.2, 0.9, 0.98, None, "cosine")
+
+
+def test_linear_segmentation_is_the_configuration_of_dinov3():
+    found = find_recipe("dinov3-linear-ade20k")
+    assert (found.optimizer, found.batch_size, found.steps, found.warmup_steps) == ("adamw", 16, 40_000, 1500)
+    assert (found.learning_rate, found.weight_decay, found.schedule) == (1e-3, 1e-3, "cosine")
+
+
 def test_every_recipe_tells_where_every_number_is_from():
     for name, recipe in RECIPES.items():
         cited = {field for field, source in recipe.citations if source}

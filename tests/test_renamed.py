@@ -12,7 +12,7 @@ from conftest import GOLDEN
 import keras_vit
 from keras_vit import layers
 from keras_vit.config import position_tables, records
-from keras_vit.renamed import ARGUMENTS, NAMES, VALUES, current_arguments
+from keras_vit.renamed import ARGUMENTS, EXPORT_OPTIONS, NAMES, VALUES, current_arguments
 
 CONFIG = keras_vit.ViTConfig(8, 24, num_layers=2, num_heads=3, mlp_dim=20, class_tokens=2)
 SIZES = {"hidden_size": 24, "num_heads": 3, "mlp_dim": 20}
@@ -115,6 +115,19 @@ def test_old_value_warns_and_is_the_new_one(new, old, value):
         with pytest.warns(DeprecationWarning, match=f"{old!r}.*{value!r}"):
             found = taker(**{new: old})
         assert getattr(found, new) == value
+
+
+@pytest.mark.parametrize("name", EXPORT_OPTIONS)
+def test_old_argument_of_export_warns_and_is_an_option(name):
+    given = {name: None}
+    with (
+        pytest.warns(DeprecationWarning, match=f"`{name}`.*options") as caught,
+        pytest.raises(TypeError, match="model"),
+    ):
+        keras_vit.export(None, "nowhere/x", **given)
+    assert caught[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="options"), pytest.raises(TypeError, match=f"both `{name}`"):
+        keras_vit.export(None, "x", options=given, **given)
 
 
 def old_spelling(arguments):

@@ -68,12 +68,12 @@ def test_images_may_have_any_sides(sides):
     assert last[1:3] == SMALL.grid(*sides)
     x = images(2, *sides, 3)
     any_sides = keras_vit.with_input_shape(model, (None, None, 3))
-    np.testing.assert_allclose(any_sides.predict(x, verbose=0), model.predict(x, verbose=0), atol=1e-6)
+    np.testing.assert_allclose(numpy(any_sides(x)), numpy(model(x)), atol=1e-6)
 
 
 def test_new_head_is_zero_and_gives_logits():
     model = keras_vit.build_resnet(SMALL, classes=5, input_shape=(20, 28, 3))
-    np.testing.assert_array_equal(model.predict(images(2, 20, 28, 3), verbose=0), np.zeros((2, 5)))
+    np.testing.assert_array_equal(numpy(model(images(2, 20, 28, 3))), np.zeros((2, 5)))
 
 
 def test_features_are_what_the_head_reads():
@@ -81,7 +81,7 @@ def test_features_are_what_the_head_reads():
     bare = keras.Model(model.input, model.get_layer("pooling").output)
     x = images(2, 37, 50, 3)
     kernel, bias = (numpy(weight) for weight in model.get_layer("head").weights)
-    np.testing.assert_allclose(model.predict(x, verbose=0), bare.predict(x, verbose=0) @ kernel + bias, atol=1e-5)
+    np.testing.assert_allclose(numpy(model(x)), numpy(bare(x)) @ kernel + bias, atol=1e-5)
     assert keras_vit.build_resnet(SMALL, include_top=False).output_shape == (None, SMALL.features)
 
 

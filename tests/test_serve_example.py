@@ -22,6 +22,8 @@ from serving_calls import (
 )
 from serving_model import LABELS, expected_scores, photo
 
+pytestmark = pytest.mark.docs  # an example
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):

@@ -12,6 +12,8 @@ from serving_calls import LIMIT, PREDICT, b64, grpc, predict_by_grpc, rest_calls
 from serving_model import expected_scores, photo
 from serving_stand_in import Room
 
+pytestmark = pytest.mark.docs  # an example
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):

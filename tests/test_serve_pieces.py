@@ -17,6 +17,8 @@ import serve as example
 from serving_json import BadRequestError, parse_body
 from serving_stand_in import BusyError, Room, ServedModel, StandIn
 
+pytestmark = pytest.mark.docs  # an example
+
 
 def test_body_of_millions_of_values_is_refused_before_it_is_parsed():
     body = b'{"instances": [' + b"[]," * 2**21 + b"[]]}"  # as lists 184 MB
@@ -73,7 +75,7 @@ def test_exported_model_answers_photos_as_keras_does(tmp_path):
 
     model, pixels = make_tiny(num_layers=1), np.random.default_rng(4).integers(0, 256, (20, 28, 3), dtype="uint8")
     names = [f"bird {number}" for number in range(7)]
-    keras_vit.export(model, tmp_path / "tiny", labels=names, verify=False, images=[pixels] * 2, top_k=2)
+    keras_vit.export(model, tmp_path / "tiny", labels=names, verify=False, images=[pixels] * 2, options={"top_k": 2})
     file = tf.io.encode_png(pixels).numpy()
     large = tf.io.encode_jpeg(pixels.repeat(3, 0).repeat(5, 1)).numpy()
     with StandIn(ServedModel(tmp_path / "tiny", "tiny")) as server:

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 import serve
 
+pytestmark = pytest.mark.docs  # an example
 START = 280  # seconds that a process may take to start TensorFlow on a busy machine
 
 

@@ -23,6 +23,7 @@ def run(script, *arguments):
     return done.stdout
 
 
+@pytest.mark.docs
 def test_photo_that_was_turned_is_nearest_to_itself_and_a_broken_one_is_left_out(tmp_path, monkeypatch, capsys):
     make_tiny(num_layers=1).save(tmp_path / "best.keras")
     photos = tmp_path / "photos"

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import images, make_tiny, numpy, randomise
+from conftest import images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
 from keras_vit.exporting.folding import fold
@@ -59,16 +59,28 @@ KINDS = {
     "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
 }
 X = images(2, 20, 28, 3)
+# Two kinds in one model, of which the second has the last word: each switch once. Each kind alone is for the night.
+PAIRS = ("dinov2 clip", "sbb sapiens2", "beit3 beit", "eva02 pe", "rope_mixed radio", "dinov3 aimv2")
+PAIRS += ("beit_shared internvit",)
+PAIRED = {"eva_clip_e", *" ".join(PAIRS).split()}  # of eva_clip_e the default suite has the folding alone
 
 
-SLOW = ("eva_clip_e",)  # of which the default suite has the folding alone
+def fields_of(kinds):
+    return {field: value for kind in kinds.split() for field, value in KINDS[kind].items()}
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in KINDS]
-)
+def with_format(kind, format):
+    """Parameters of an export: of pairs each format in turn, and the product for the night."""
+    by_night = kind in PAIRED or (kind in PAIRS and PAIRS.index(kind) % 2 != ("onnx", "openvino").index(format))
+    return pytest.param(kind, format, marks=pytest.mark.nightly if by_night else ())
+
+
+ALL = [pytest.param(kind, marks=pytest.mark.nightly if kind in PAIRED else ()) for kind in (*PAIRS, *KINDS)]
+
+
+@pytest.fixture(scope="module", params=ALL)
 def model(request):
-    model = randomise(make_tiny(**KINDS[request.param]))
+    model = randomise(make_tiny(**fields_of(request.param)))
     for block in ("block_00", "block_01"):
         for scale in ("layer_scale_1", "layer_scale_2"):
             if layer := getattr(model.get_layer(block), scale, None):
@@ -147,7 +159,8 @@ def test_lora_and_layer_decay_reach_it_and_training_moves_every_weight(model):
     depths = {w.path.split("/")[0]: w.layer_depth[0] for w in whole.weights}
     assert {depths[name] for name in ("register_tokens", "pre_norm") if name in depths} <= {0}
     assert {depths[name] for name in ("encoder_norm", "pooled_norm", "head") if name in depths} == {3}
-    whole.compile(keras_vit.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    whole.compile(keras_vit.SGD(0.1), loss, run_eagerly=True)  # tracing takes longer than two steps
     before = [numpy(weight) for weight in whole.trainable_weights]
     whole.fit(X, np.array([0, 1]), epochs=2, verbose=0)
     still = [w.path for w, old in zip(whole.trainable_weights, before, strict=True) if np.array_equal(numpy(w), old)]
@@ -157,13 +170,17 @@ def test_lora_and_layer_decay_reach_it_and_training_moves_every_weight(model):
 @pytest.mark.parametrize("kind", KINDS)
 def test_flops_are_those_of_the_parts(kind):
     """Counted by the parts that a block declares: a gate is a third kernel, biases and factors are none."""
-    config = make_tiny(**KINDS[kind]).config
+    config = tiny_config(**KINDS[kind])
     plain = config.replace(gated_mlp=False)
     counted = [keras_vit.flops(c, (20, 28), classes=3).mlp for c in (config, plain)]
     assert counted[0] * 2 == counted[1] * (3 if config.gated_mlp else 2)
 
 
-@pytest.mark.parametrize("format", ["onnx", "openvino"])
+@pytest.mark.parametrize(
+    ("model", "format"),
+    [with_format(kind, format) for kind in (*PAIRS, *KINDS) for format in ("onnx", "openvino")],
+    indirect=["model"],
+)
 def test_exports_stay_within_their_bounds(model, format, tmp_path):
     suffix = {"onnx": "onnx", "openvino": "xml"}[format]
     report = keras_vit.export(model, tmp_path / f"x.{suffix}", format, images=[np.zeros((20, 28, 3), "uint8")] * 2)

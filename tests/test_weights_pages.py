@@ -98,6 +98,7 @@ def test_guide_has_a_row_for_each_family_that_leads_to_its_page():
         assert {*row["licence"].split(", ")} == {*", ".join(record.license for record in family.records).split(", ")}
 
 
+@pytest.mark.docs
 @pytest.mark.filterwarnings("ignore:the head of .* is all zeros:UserWarning")
 @pytest.mark.parametrize("page", FAMILIES)
 def test_code_of_the_page_runs_from_a_mirror(page, tmp_path, monkeypatch, capsys):

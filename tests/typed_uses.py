@@ -113,10 +113,10 @@ def pretrains(model: keras_vit.VisionTransformer) -> None:
 
 
 def exports(model: keras_vit.VisionTransformer, photos: list[np.ndarray[Any, Any]]) -> None:
-    report = keras_vit.export(model, "model.onnx", format="onnx", images=photos, image_size=(384, 384))
+    report = keras_vit.export(model, "model.onnx", format="onnx", images=photos, options={"opset": 17})
     assert_type(report, keras_vit.ExportReport)
     assert_type(report.max_difference, float | None)
-    keras_vit.export(model, "served", image_size="any", labels=["cat", "dog"])
+    keras_vit.export(model, "served", labels=["cat", "dog"], options={"image_size": "any"})
     keras_vit.export(model, "served", topk=3)  # type: ignore[call-arg]
     keras_vit.export("B/16", "served")  # type: ignore[arg-type]
-    keras_vit.export(model, "served", max_bytes=1e6)  # type: ignore[arg-type]
+    keras_vit.export(model, "served", options=1e6)  # type: ignore[arg-type]

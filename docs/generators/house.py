@@ -114,7 +114,7 @@ def _rails(stands_on, places):
     parts = []
     for number in range(len(stands_on) - 1):
         above = [other for other, found in enumerate(stands_on) if number in found]
-        x = _RAILS - 8 - 9 * number
+        x = _RAILS - 8 - 6 * number  # the last at 8 pixels of the edge
         y = places[number] - 4
         if above:
             top = places[max(above)] - 4

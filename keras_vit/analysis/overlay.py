@@ -1,4 +1,6 @@
-"""A photo under a map: parts with small values of the map are dark."""
+"""A photo under a map, whose small values are dark; masks as colours, over a photo and next to it."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -57,3 +59,64 @@ def _scale_to_unit(values: np.ndarray) -> np.ndarray:
     if np.ptp(values) <= _EVEN * np.abs(values).max():
         return np.ones_like(values)
     return (values - values.min()) / np.ptp(values)
+
+
+_WRONG, _RIGHT, _IGNORED = (220, 30, 30), (60, 170, 90), (0, 0, 0)
+_OPAQUE = 0.6  # of colours over a photo
+_GAP = 4  # white pixels between pictures
+
+
+def class_colors(count: int, colors: Sequence[str] | None = None) -> np.ndarray:
+    """uint8 `(count, 3)`: given colours, as `"#ff8800"`, or those of PASCAL VOC's palette, by the bits of each number.
+
+    Args:
+        count: of classes.
+        colors: one for each class.
+    """
+    if colors is not None:
+        return np.array([[int(color[place : place + 2], 16) for place in (1, 3, 5)] for color in colors], "uint8")
+    numbers = np.arange(count)[:, None]
+    places = np.arange(8)
+    found = [(((numbers >> (3 * places + channel)) & 1) << (7 - places)).sum(axis=1) for channel in range(3)]
+    return np.stack(found, 1).astype("uint8")
+
+
+def paint(classes: np.ndarray, colors: np.ndarray, photo: np.ndarray | None = None) -> np.ndarray:
+    """Classes as colours: uint8 `(H, W, 3)`; what is no class is black, or the photo.
+
+    Args:
+        classes: int `(H, W)`.
+        colors: uint8 `(K, 3)`.
+        photo: uint8 `(H, W, 3)`, over which the colours lie.
+    """
+    known = (classes >= 0) & (classes < len(colors))
+    painted = np.where(known[..., None], colors[np.where(known, classes, 0)], np.uint8(0))
+    if photo is None:
+        return painted
+    mixed = _OPAQUE * painted + (1 - _OPAQUE) * photo
+    return np.where(known[..., None], np.rint(mixed), photo).astype("uint8")
+
+
+def side_by_side(
+    photo: np.ndarray, mask: np.ndarray, answer: np.ndarray, colors: np.ndarray, ignore_class: int
+) -> np.ndarray:
+    """A photo, its mask, the answer over the photo, and the error: uint8 `(h, 4 w + 12, 3)` at the size of the mask.
+
+    Wrong pixels are red, right ones green, and those that do not count black.
+
+    Args:
+        photo: uint8 `(H, W, C)`.
+        mask: int `(h, w)`.
+        answer: int `(h, w)`.
+        colors: uint8 `(K, 3)`.
+        ignore_class: label of pixels that do not count.
+    """
+    from PIL import Image
+
+    height, width = mask.shape
+    photo = np.asarray(Image.fromarray(colorize(photo)).resize((width, height)))
+    error = np.where((mask == answer)[..., None], np.array(_RIGHT, "uint8"), np.array(_WRONG, "uint8"))
+    error = np.where((mask == ignore_class)[..., None], np.array(_IGNORED, "uint8"), error)
+    pictures = [photo, paint(mask, colors), paint(answer, colors, photo), error]
+    gap = np.full((height, _GAP, 3), 255, "uint8")
+    return np.concatenate([part for picture in pictures for part in (gap, picture)][1:], axis=1)

@@ -143,7 +143,7 @@ def _checked(images: Any, model: keras.Model) -> np.ndarray:
 
 def patch_grid(inner: VisionTransformer, shape: Shape) -> Pair:
     """`(h, w)` of the patches of images of this shape; own layers of the user may resize them first."""
-    if user_operations(inner):
+    if user_operations(inner) or first_layer(inner).input is not inner.input:
         shape = keras.Model(inner.input, first_layer(inner).input).compute_output_shape(tuple(shape))
     _, height, width, _ = cast(tuple[int, ...], shape)
     return inner.config.grid(height, width)

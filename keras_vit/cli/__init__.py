@@ -27,12 +27,10 @@ from keras_vit.cli import (
     engines,
     evaluation,
     export_command,
-    launch,
     predict,
     training,
     weights,
 )
-from keras_vit.cli.launch import end_with_launcher
 from keras_vit.cli.terminal import one_line, say_error
 from keras_vit.config.recipes import field_hint
 from keras_vit.pages.formatting import printable
@@ -50,7 +48,11 @@ _OPTIONS |= {"num_heads": "--heads", "top": "--top", "top_k": "--top", "split": 
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "protocol", *engines.OPTIONS)}
 _OPTIONS |= {"num_neighbors": "--neighbours", **data_commands.OPTIONS}
 _OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}
-_MOVED = " It is run from a checkout now: python -m benchmarks."
+_PHOTOS = ("data", "photos", "images")  # names of the argument that gives them, with or without `--`
+_MOVED = {  # commands that were removed
+    "benchmark": "It is run from a checkout now: python -m benchmarks.",
+    "launch": "It was removed. A shell starts processes as well: docs/devices.md#start-several-hosts.",
+}
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
 
 
@@ -62,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     ended: list[int] = []
     if arguments is None and parsed.command is predict.predict:
         atexit.register(_leave_at_once, ended)  # before all others, so that it comes after them
-    code = _run(parsed, is_launched=end_with_launcher())
+    code = _run(parsed)
     if code:
         exit_without_waiting(code)
     ended.append(code)
@@ -78,7 +80,7 @@ def _leave_at_once(ended: list[int]) -> None:
         os._exit(ended[0])
 
 
-def _run(parsed: Namespace, is_launched: bool) -> int:
+def _run(parsed: Namespace) -> int:
     """Runs a command and gives its exit code."""
     with _warnings_in_one_line(), _sigterm_stops():
         try:
@@ -89,9 +91,9 @@ def _run(parsed: Namespace, is_launched: bool) -> int:
         except BrokenPipeError:  # as of `| head`: nobody reads any more, which is no fault
             return _CLOSED_PIPE
         except KeyboardInterrupt:
-            return _end_by_signal("interrupted", _INTERRUPTED, parsed, is_launched)
+            return _fail("interrupted", _INTERRUPTED, parsed)
         except SystemExit:
-            return _end_by_signal("terminated", _TERMINATED, parsed, is_launched)
+            return _fail("terminated", _TERMINATED, parsed)
         except Exception as error:
             return _fail(_error_text(error), 1, parsed)
     return 0
@@ -128,11 +130,6 @@ def _with_option(text: str, name: str, option: str) -> str:
         for before in " `":  # of a whole name: `image_size` ends that of `start_image_size`
             text = text.replace(f"{before}{name}=", f"{before}{option} ")
     return text
-
-
-def _end_by_signal(words: str, code: int, arguments: Namespace, is_launched: bool) -> int:
-    """The exit code after a signal; of processes that have a launcher it alone says so."""
-    return code if is_launched else _fail(words, code, arguments)
 
 
 def _fail(words: str, code: int, arguments: Namespace) -> int:
@@ -182,6 +179,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.options: dict[str, str] = {}  # by the names of their values
+        self.positions: dict[str, Any] = {}  # what the others are called in the usage
         super().__init__(*arguments, **named)
 
     def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
@@ -191,14 +189,29 @@ class _Parser(argparse.ArgumentParser):
         action = super().add_argument(*names, **kwargs)
         if action.option_strings:
             self.options[action.dest] = action.option_strings[-1]
+        else:
+            self.positions[action.dest] = action.metavar
         return action
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        for word in args or ():
+            self._check_position(word)
         found, rest = super().parse_known_args(args, namespace)
         wrong = next((word for word in rest if word.startswith("--") and len(word) > 2), None)
         if wrong is not None:
             self.error(f"unrecognized arguments: {' '.join(rest)}.{self._option_hint(wrong.partition('=')[0])}")
+        word = next((word for word in rest if not word.startswith("-")), None)
+        if word is not None and getattr(found, "data", word) is None:
+            self.error(f"unrecognized arguments: {' '.join(rest)}. Did you mean --data {word}?")
         return found, rest
+
+    def _check_position(self, word: str) -> None:
+        """Refuses an option with the name of an argument that has none, before that is said to be missing."""
+        name = word.partition("=")[0]
+        given = name.removeprefix("--")
+        found = [self.positions[each] for each in (_PHOTOS if given in _PHOTOS else (given,)) if each in self.positions]
+        if name.startswith("--") and found and name not in self.options.values():
+            self.error(f"unrecognized arguments: {word}. Write {found[0]} alone, without {name}.")
 
     def _option_hint(self, wrong: str) -> str:
         if (dashed := wrong.replace("_", "-")) in self.options.values():
@@ -212,7 +225,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
         hint = did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2])) if wrong else ""
-        hint = _MOVED if wrong and wrong[1] == "benchmark" else hint
+        hint = f" {_MOVED[wrong[1]]}" if wrong and wrong[1] in _MOVED else hint
         super().error(f"{message}{'.' * bool(hint)}{hint}")
 
 
@@ -253,7 +266,6 @@ def _parser() -> _Parser:
     data_commands.add_embed(top, command)
     data_commands.add_duplicates(top, command)
     data_commands.add_search(top, command)
-    launch.add_commands(top, command)
     evaluation.add_look(top, command)
     data_commands.add_pack(top, command)
     export_command.add_commands(top, command)

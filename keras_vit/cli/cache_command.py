@@ -15,21 +15,18 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from keras_vit.exporting.engines.artifact_cache import list_artifacts, remove
-from keras_vit.exporting.staging import remove_stale_folders
-from keras_vit.files import atomic_write, disk_size, private_dir, read_head
+from keras_vit.cache import cache_dir, evict, list_entries, remove
+from keras_vit.checks import cpu_fingerprint
+from keras_vit.files import atomic_write, disk_size, file_sha256, private_dir, remove_stale_folders
 from keras_vit.pages.formatting import columns, printable
-from keras_vit.processor import cpu_fingerprint
-from keras_vit.weights.download import cache_dir
-from keras_vit.weights.download.cache import downloaded_files, file_sha256
-from keras_vit.weights.download.environment import compiled_dir, engines_dir, features_dir
+from keras_vit.weights.download.cache import downloaded_files
 from keras_vit.weights.download.remote import megabytes
 
 _ALL = "all"
-_ZIP = b"PK\x03\x04"  # the beginning of an archive
 _MOST_BYTES = 1 << 29  # of all programs; a training of B/16 on a GPU has some ten megabytes
 _SHORTEST = 0.05  # seconds of compiling; a command has hundreds that are faster, and reading one takes 0.5 ms
 _CHOSEN = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")  # by which a user has a say
+_COMPILED = "compiled"  # part of the cache
 _PROGRAM, _DIGEST, _TIME = "-cache", "-sha256", "-atime"  # ends of names, the first and the last of which are JAX's
 
 
@@ -40,7 +37,7 @@ def enable_jax_cache() -> None:
     if any(name in os.environ for name in _CHOSEN) or jax.config.jax_compilation_cache_dir is not None:
         return
     try:
-        folder = private_dir(private_dir(compiled_dir()) / cpu_fingerprint())
+        folder = private_dir(private_dir(cache_dir(_COMPILED)) / cpu_fingerprint())
         _sweep(folder)
     except (OSError, ValueError):  # as a disk that is full or cannot be written to: then all is compiled as ever
         return
@@ -52,45 +49,43 @@ def enable_jax_cache() -> None:
 
 def _sweep(folder: Path) -> None:
     """Removes programs that are not as they were when a command signed them, and the oldest of too many."""
-    room = _MOST_BYTES
-    for program in sorted(_programs(folder), key=lambda path: path.stat().st_mtime, reverse=True):
-        room -= program.stat().st_size
-        if room < 0 or not _is_signed(program):
-            program.unlink(missing_ok=True)
-            _file_digest(program).unlink(missing_ok=True)
+    programs = _programs(folder)
+    for paths in programs:
+        if not _is_signed(*paths[:2]):
+            for path in paths:
+                remove(path)
+    evict(programs, _MOST_BYTES)
 
 
 def _sign(folder: Path) -> None:
     """Writes a digest of each program that has none, as the command ends."""
     with contextlib.suppress(OSError):
-        for program in _programs(folder):
-            if not _file_digest(program).exists():
-                with atomic_write(_file_digest(program)) as part:
+        for program, digest, _ in _programs(folder):
+            if not digest.exists():
+                with atomic_write(digest) as part:
                     Path(part).write_text(file_sha256(program))
 
 
-def _is_signed(program: Path) -> bool:
+def _is_signed(program: Path, digest: Path) -> bool:
     try:
-        return _file_digest(program).read_text() == file_sha256(program)
+        return digest.read_text() == file_sha256(program)
     except (OSError, ValueError):
         return False
 
 
+def _programs(folder: Path) -> list[tuple[Path, Path, Path]]:
+    """Each program in a folder, its digest, and what JAX notes of it."""
+    programs = sorted(folder.glob(f"*{_PROGRAM}"))
+    stems = [path.name.removesuffix(_PROGRAM) for path in programs]
+    return [(path, folder / (s + _DIGEST), folder / (s + _TIME)) for path, s in zip(programs, stems, strict=True)]
+
+
 def cached_programs() -> Iterator[tuple[Path, ...]]:
-    """Each program that a command has kept, with its digest, and what JAX notes of it; no file that is a link."""
-    for folder in [] if compiled_dir().is_symlink() else sorted(compiled_dir().glob("*")):
+    """What a command has kept of each program; no file that is a link."""
+    top = cache_dir(_COMPILED)
+    for folder in [] if top.is_symlink() else sorted(top.glob("*")):
         if re.fullmatch("[0-9a-f]{16}", folder.name) and folder.is_dir() and not folder.is_symlink():
-            for program in sorted(_programs(folder)):
-                stem = program.name.removesuffix(_PROGRAM)
-                yield (program, _file_digest(program), program.with_name(stem + _TIME))
-
-
-def _programs(folder: Path) -> Iterable[Path]:
-    return [path for path in folder.iterdir() if path.name.endswith(_PROGRAM)]
-
-
-def _file_digest(program: Path) -> Path:
-    return program.with_name(program.name.removesuffix(_PROGRAM) + _DIGEST)
+            yield from _programs(folder)
 
 
 def add_commands(top: object, command: Callable[..., ArgumentParser]) -> None:
@@ -112,8 +107,9 @@ def cache(arguments: Namespace) -> Iterator[str]:
         size = _bytes(entries)
         for entry in entries:
             left += _removed(entry)
-        if part.name == "engines" and engines_dir().is_dir() and not engines_dir().is_symlink():
-            remove_stale_folders(engines_dir())
+        folder = cache_dir(part.name)
+        if folder.is_dir() and not folder.is_symlink():
+            remove_stale_folders(folder)
         yield f"{part.name}: removed {len(entries)}, {megabytes(size)}"
     if left:
         raise PermissionError(f"what is left could not be removed: {', '.join(map(printable, left))}")
@@ -134,22 +130,14 @@ class _Part:
     entries: Callable[[], Iterable[tuple[Path, ...]]]
 
 
-def _archives(folder: Path) -> Iterator[tuple[Path, ...]]:
-    """Archives of arrays whose names are digests, and copies of photos with them; no links."""
-    for path in [] if folder.is_symlink() else sorted(folder.glob("*")):
-        archive = re.fullmatch(r"[0-9a-f]{32,64}\.npz", path.name) and read_head(path, len(_ZIP)) == _ZIP
-        if archive or (re.fullmatch(r"[0-9a-f]{32}\.photos", path.name) and read_head(path) is not None):
-            yield (path,)
-
-
 _PARTS = {
     part.name: part
     for part in (
         _Part("downloads", "weights and configs, verified", downloaded_files),
-        _Part("features", "of images, for probes", lambda: _archives(features_dir())),
-        _Part("shards", "places of photos in shards", lambda: _archives(cache_dir() / "shards")),
-        _Part("compiled", "programs of JAX", cached_programs),
-        _Part("engines", "converted networks and reports", lambda: ((path,) for path in list_artifacts(engines_dir()))),
+        _Part("features", "of images, for probes", lambda: list_entries(cache_dir("features"))),
+        _Part("shards", "places of photos in shards", lambda: list_entries(cache_dir("shards"))),
+        _Part(_COMPILED, "programs of JAX", cached_programs),
+        _Part("engines", "converted networks and reports", lambda: list_entries(cache_dir("engines"))),
     )
 }
 

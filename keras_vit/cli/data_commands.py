@@ -1,5 +1,6 @@
 """`keras-vit pack|embed|duplicates|search`: photos as shards, vectors of them, and what is found by those."""
 
+import itertools
 import json
 import os
 import time
@@ -27,7 +28,7 @@ OPTIONS |= {"part": "--part", "threshold": "--threshold", "photos_in": "--photos
 
 def add_pack(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
-    summary = "write the photos of a data set as shards: tars, TFRecords, ArrayRecord or Parquet"
+    summary = "write the photos of a data set as shards: tars, TFRecords or Parquet"
     new = command(top, "pack", pack, summary, "keras-vit pack photos shards --format tar")
     new.add_argument(
         "data", metavar="DATA", help="a folder of class folders, a .csv, shards or a name, as --data of finetune"
@@ -65,7 +66,7 @@ def add_embed(top: Any, command: Callable[..., ArgumentParser]) -> None:
         "photos",
         nargs="?",
         metavar="PHOTOS",
-        help="a folder, a .csv file with the column path, or shards; by default none, for --check",
+        help="a folder, a table with the column path, or shards; by default none, for --check",
     )
     model = (
         "folder of a run, a .keras, .onnx or .xml file, a checkpoint, or as dinov2/S14; by default none, for --check"
@@ -111,7 +112,7 @@ def embed(arguments: Namespace) -> Iterator[str]:
     from keras_vit.embedding.job import embed as run_job
 
     if arguments.check:
-        manifest, broken = check_job(arguments.out)
+        manifest, broken = check_job(arguments.out, _say)
         rows = f"{plural(manifest.photos, 'row')} in {plural(manifest.parts, 'part')}"
         yield f"{rows}, all whole; {describe_broken(arguments.out, broken)}"
         return
@@ -239,9 +240,8 @@ def search(arguments: Namespace) -> Iterator[str]:
     if arguments.json:
         yield json.dumps({"hits": hits, "page": arguments.page and str(arguments.page / PAGE)})
         return
-    several = len(arguments.texts) > 1
-    for hit in hits:
-        of_text = f"  ({printable(hit['text'])})" if several else ""
-        yield f"{hit['cosine']:.3f}  {printable(hit['photo'])}{of_text}"
+    for text, of_text in itertools.groupby(hits, lambda hit: hit["text"]):
+        yield from [printable(text)] if len(arguments.texts) > 1 else []
+        yield from (f"  {hit['cosine']:.3f}  {printable(hit['photo'])}" for hit in of_text)
     if arguments.page:
         yield f"open {printable(arguments.page / PAGE)}"

@@ -1,6 +1,8 @@
 """`keras-vit evaluate|vtab|look`: how good a classifier, or a probe on a model, is on labelled images; what it sees."""
 
 import argparse
+import dataclasses
+import unicodedata
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.checks import ArgumentError, check_positive_int, check_seed
 from keras_vit.cli import engines
 from keras_vit.cli.models import (
-    TOP,
     add_zero_shot_options,
     check_model,
     check_top,
@@ -28,6 +29,7 @@ from keras_vit.pages.formatting import columns, printable, printable_json
 from keras_vit.pages.html import PAGE, check_new_folder, check_page
 from keras_vit.runs.options import ON_BAD_IMAGE
 from keras_vit.tasks import DEFAULT, find_task
+from keras_vit.tasks.task import TOP
 
 if TYPE_CHECKING:
     from keras_vit.runs.load import RunFacts
@@ -94,6 +96,8 @@ def _model_and_source(arguments: Namespace, open_source: Callable[..., Any]) -> 
     if arguments.classes is None and arguments.templates is None:
         model, run = load_model_and_run(arguments, arguments.probe is None)
         _check_real(arguments.real, run)
+        if (arguments.data, arguments.masks) != (None, None):
+            run = dataclasses.replace(run, task=run.task.of_data(arguments.masks))
         options["targets"] = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
         seed = run.seed if arguments.seed is None else arguments.seed
         return model, run, open_source(arguments.data or _run_data(run), seed=seed, **options)
@@ -107,8 +111,8 @@ def words_of_classes(names: Sequence[str], words: Sequence[str] | None) -> tuple
 
     Args:
         names: of the data's classes.
-        words: the same names in any order, where `_` is a blank and capitals do not count; `None` takes `names`, and
-            of ImageNet's folders the names of their classes.
+        words: the same names in any order, where `_` is a blank, and case and Unicode form do not count; `None` takes
+            `names`, and of ImageNet's folders the names of their classes.
 
     Raises:
         ValueError: for other names.
@@ -119,7 +123,7 @@ def words_of_classes(names: Sequence[str], words: Sequence[str] | None) -> tuple
     if words is None:
         if len(names) in LABEL_FILES and tuple(names) == tuple(number for number, _ in class_labels(len(names))):
             return imagenet_classes() if len(names) == len(imagenet_classes()) else tuple(names)
-        return tuple(name.replace("_", " ") for name in names)
+        return tuple(unicodedata.normalize("NFC", name.replace("_", " ")) for name in names)  # macOS has letters apart
     by_key = {_key(word): word for word in words}
     found = {_key(name) for name in names}
     missing = [name for name in names if _key(name) not in by_key]
@@ -138,7 +142,9 @@ def words_of_classes(names: Sequence[str], words: Sequence[str] | None) -> tuple
 
 
 def _key(name: str) -> str:
-    return " ".join(name.replace("_", " ").split()).casefold()
+    from keras_vit.data.label_checks import folded_name
+
+    return folded_name(name.replace("_", " "))
 
 
 def vtab(arguments: Namespace) -> Iterator[str]:
@@ -294,6 +300,8 @@ def _add_evaluate(new: ArgumentParser) -> None:
     _add_model(new)
     add_zero_shot_options(new, "its own classes, or with --templates those of --data")
     new.add_argument("--data", metavar="DATA", help="labelled photos, as for finetune; by default those of the run")
+    masks = "folder or layout of the masks of --data, of a model of pixels; by default that of a layout of the run"
+    new.add_argument("--masks", metavar="MASKS", help=masks)
     several = (
         "train, validation, test, or several, as train+test; by default test, or all images of a --data without splits"
     )

@@ -3,19 +3,22 @@
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from keras_vit.checks import check_positive_int, did_you_mean
+from keras_vit.checks import ArgumentError, check_positive_int, did_you_mean
 from keras_vit.cli.terminal import path
 from keras_vit.config.heads import HEAD_KINDS
 from keras_vit.config.variants import ENCODERS
+from keras_vit.files import FileKindError, read_regular
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.load import NAMES, RunFacts, check_run, load_any, load_model, read_facts, variant_and_weights
 from keras_vit.runs.run_files import BEST, CONFIG
 from keras_vit.text.templates import check_classes, find_templates
 from keras_vit.weights.resolve import check_available
+from keras_vit.weights.text import check_family
 
-TOP = 5  # classes that an answer names, by default
+_MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB
 
 
 def load_model_and_run(arguments: Namespace, needs_head: bool = True) -> tuple[Any, RunFacts]:
@@ -33,7 +36,12 @@ def check_model(arguments: Namespace) -> Any:
     given, place = arguments.model, path(arguments.model)
     if arguments.weights is not None and given not in NAMES:
         raise ValueError(f"`--weights` is for a variant, as B/16 or R50x1; a file has its own.\nReceived: {given!r}.")
-    found = variant_and_weights(given, arguments.weights)
+    try:
+        found = variant_and_weights(given, arguments.weights)
+    except ValueError:
+        if any(getattr(arguments, name, None) is not None for name in ("classes", "templates")):
+            check_family(place)  # of which the error is, where neither tower can be read, as of CoCa
+        raise
     if found is not None:
         return check_available(found[1], found[0])
     near = did_you_mean(given, NAMES) or " `keras-vit models` lists the variants."
@@ -42,8 +50,12 @@ def check_model(arguments: Namespace) -> Any:
 
 def run_facts(given: str) -> RunFacts:
     """What a run's folder says, before Keras is imported; of any other model the facts of none."""
-    config = path(given) / CONFIG
-    return read_facts(config) if os.path.lexists(config) and (path(given) / BEST).exists() else RunFacts()
+    return read_facts(path(given) / CONFIG) if is_run(given) else RunFacts()
+
+
+def is_run(given: str) -> bool:
+    """Whether a text is the folder of a run that says what it is of."""
+    return os.path.lexists(path(given) / CONFIG) and (path(given) / BEST).exists()
 
 
 def check_top_of_run(top: int | None, given: str) -> None:
@@ -79,17 +91,22 @@ def output_names(model: Any, names: Sequence[str] | None) -> Sequence[str]:
 
 def add_zero_shot_options(new: ArgumentParser, by_default: str = "its own classes") -> None:
     """Adds `--classes` and `--templates` to a command."""
-    words = f"what to look for, with commas, as cat,dog: by the text tower of the model; by default {by_default}"
+    words = f"what to look for, as cat,dog, or a .txt file with a name on each line; by default {by_default}"
     new.add_argument("--classes", metavar="NAMES", help=words)
     prompts = "for --classes: imagenet or imagenet-7, or a prompt with {}; by default 'a photo of a {}.'"
     new.add_argument("--templates", metavar="PROMPTS", help=prompts)
 
 
 def check_zero_shot_options(arguments: Namespace) -> None:
-    """Raises for prompts without `{}`, and for names of which one is empty, before Keras is imported."""
+    """Raises for prompts without `{}`, an empty name, and a model without a text tower, before Keras is imported."""
     find_templates(arguments.templates)
-    if arguments.classes is not None:
-        check_classes(class_words(arguments))
+    if arguments.classes is None:
+        return
+    check_classes(class_words(arguments))
+    if is_run(arguments.model) and run_facts(arguments.model).task.head is not None:
+        raise _no_text_tower(arguments.model)
+    if arguments.model in NAMES:
+        _check_encoder((variant_and_weights(arguments.model) or (None,))[0])
 
 
 def check_templates_have_classes(arguments: Namespace) -> None:
@@ -99,8 +116,26 @@ def check_templates_have_classes(arguments: Namespace) -> None:
 
 
 def class_words(arguments: Namespace) -> list[str]:
-    """The names of `--classes`."""
-    return [name.strip() for name in arguments.classes.split(",")]
+    """The names of `--classes`, with commas, or each on a line of a `.txt` file."""
+    given = arguments.classes
+    return read_lines(path(given), "classes") if given.endswith(".txt") else [name.strip() for name in given.split(",")]
+
+
+def read_lines(file: Path, name: str) -> list[str]:
+    """The names on the lines of a file, for the option `name`."""
+    try:
+        lines = read_regular(file, _MOST_BYTES).decode("utf-8-sig").splitlines()
+        return [line.strip() for line in lines if line.strip()]
+    except FileKindError as error:
+        fault = error.reason
+    except UnicodeDecodeError:
+        fault = "which is no text in UTF-8"
+    except OSError as error:
+        fault = str(error.strerror)
+    raise ArgumentError(
+        f"`{name}` must be a text file in UTF-8 with a name on each line.\nReceived: {str(file)!r}: {fault}.",
+        parameters=(name,),
+    )
 
 
 def load_zero_shot(
@@ -122,12 +157,9 @@ def load_zero_shot(
         model = load_any(given)[0]
         towers = getattr(model, "towers", None)  # of a run that has trained both
         if towers is None:
-            raise ValueError(
-                "classes in words need both towers of CLIP, SigLIP or their like.\n"
-                f"Received: {given}, a model of images alone. Pass a folder with both, or a name as clip/B16."
-            )
+            raise _no_text_tower(given)
         options: dict[str, Any] = {}
-        text, is_sigmoid = towers.text, towers.logit_bias is not None
+        text, is_sigmoid = towers.text, bool(towers.scale_and_bias()[1])
     else:
         variant, named = found
         _check_encoder(variant)
@@ -139,6 +171,13 @@ def load_zero_shot(
     if scored:
         options["classifier_activation"] = "sigmoid" if is_sigmoid else "softmax"
     return zero_shot(model, **options), RunFacts(tuple(classes if names is None else names))
+
+
+def _no_text_tower(given: str) -> ValueError:
+    return ValueError(
+        "classes in words need both towers of CLIP, SigLIP or their like.\n"
+        f"Received: {given}, a model of images alone. Pass a folder with both, or a name as clip/B16."
+    )
 
 
 def _check_encoder(variant: str | None) -> None:

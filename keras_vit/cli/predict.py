@@ -17,7 +17,6 @@ import numpy as np
 from keras_vit.checks import ArgumentError, check_positive_int, cores
 from keras_vit.cli import engines
 from keras_vit.cli.models import (
-    TOP,
     add_zero_shot_options,
     check_model,
     check_templates_have_classes,
@@ -30,21 +29,22 @@ from keras_vit.cli.models import (
 )
 from keras_vit.cli.terminal import check_photos_exist, loading, path, quiet_start, say_error
 from keras_vit.embedding.photo_lists import list_photos, photo_key, photo_location
-from keras_vit.files import atomic_write
+from keras_vit.files import atomic_write, missing_reason
 from keras_vit.images.byte_ranges import PhotoLocation
 from keras_vit.images.numpy_pipeline import preprocess
 from keras_vit.images.photo_files import shard_kind
+from keras_vit.images.photo_tables import is_table
 from keras_vit.images.read import ImageError, read_image, read_photo
 from keras_vit.images.resizing import least_size
-from keras_vit.pages.formatting import check_table_place, duration, plural, printable, printable_json, spreadsheet_cell
+from keras_vit.pages.formatting import Pace, check_table_place, plural, printable, printable_json, spreadsheet_cell
 from keras_vit.silence import silent_descriptor, visible_stderr
 from keras_vit.tasks import Task
+from keras_vit.tasks.task import TOP
 
 _WORTH_A_GRAPH = 6  # images
 _THREADS = 4  # at most, since each holds a photo: up to 192 MB
 _COLUMNS = ("path", "status")  # of a table, before those of the task
 _OK = "ok"
-_SILENCE = 10  # seconds between lines on the progress
 _MOST_NAMED = 20  # photos in an error
 
 
@@ -59,7 +59,7 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
     summary = "say what is on photos, by a trained or a published model"
     new = command(top, "predict", predict, summary, "keras-vit predict photos --model run --out predictions.csv")
-    images = "a photo (JPEG, PNG, WebP, BMP, HEIC), a folder of photos, a .csv file with the column path, or shards"
+    images = "a photo (JPEG, PNG, WebP, BMP, HEIC), a folder of photos, a table with the column path, or shards"
     new.add_argument("images", metavar="IMAGE", nargs="+", type=path, help=images)
     new.add_argument(
         "--model",
@@ -81,7 +81,8 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     engines.add_options(new)
     new.add_argument("--no-cache", action="store_true", help="do not read or keep a converted engine")
     new.add_argument("--exact", action="store_true", help="decode large JPEGs to all of their pixels")
-    new.add_argument("--top", type=int, metavar="K", help=f"classes to name; by default {TOP}")
+    top = f"how many classes to name, or all; by default {TOP}, of several labels those above their thresholds"
+    new.add_argument("--top", type=number_or_all, metavar="K", help=top)
     new.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
@@ -99,7 +100,7 @@ def predict(arguments: Namespace) -> Iterator[str]:
     else:
         model, run = load_zero_shot(arguments, class_words(arguments), scored=True)
     _check_ranks(arguments.top, run.task)
-    names, top = output_names(model, run.class_names), arguments.top or TOP
+    names, top = output_names(model, run.class_names), arguments.top
     size = min(arguments.batch_size, len(photos)) if len(photos) >= _WORTH_A_GRAPH else 1
     model, lines, _ = engines.load_engine(model, run, arguments, size)
     if arguments.json:
@@ -116,15 +117,15 @@ def predict(arguments: Namespace) -> Iterator[str]:
         if arguments.out is None:
             yield from _print_answers(answers, run.task, arguments.json)
         else:
-            header = [*_COLUMNS, *run.task.answer_columns(names, top)]
-            yield from _write_table(answers, run.task, header, len(photos), arguments)
+            yield from _write_table(answers, run.task, names, len(photos), arguments)
 
 
 def _check_options(arguments: Namespace) -> None:
     """Refuses wrong values and options without that which they go with."""
     if arguments.top is not None:
         check_positive_int("top", arguments.top)
-    _check_ranks(arguments.top, run_facts(arguments.model).task)
+    if arguments.classes is None:
+        _check_ranks(arguments.top, run_facts(arguments.model).task)
     check_positive_int("batch_size", arguments.batch_size)
     engines.check_options(arguments)
     check_zero_shot_options(arguments)
@@ -148,11 +149,15 @@ def _check_options(arguments: Namespace) -> None:
     check_table_place(arguments.out, _COLUMNS)
 
 
+def number_or_all(text: str) -> int:
+    return sys.maxsize if text == "all" else int(text)
+
+
 def _check_ranks(top: int | None, task: Task) -> None:
     if top is not None and not task.ranks:
         raise ValueError(
-            "`--top` is for a model that gives each photo one class.\n"
-            f"Received: --top {top} for a model of {task.name}, whose answers are all named."
+            "`--top` is for a model of classes or labels, whose scores it ranks.\n"
+            f"Received: --top for a model of {task.name}. Leave it out."
         )
 
 
@@ -167,7 +172,7 @@ def find_photos(given: Sequence[Path]) -> tuple[list[Photo], list[str]]:
     photos: list[Photo] = []
     notes: list[str] = []
     for place in given:
-        if not (os.path.isdir(place) or place.suffix.lower() == ".csv" or shard_kind(place)):
+        if not (os.path.isdir(place) or is_table(place) or shard_kind(place)):
             photos.append(Photo(str(place), str(place)))
             continue
         found = list_photos(place)
@@ -207,7 +212,7 @@ def _prepared(place: PhotoLocation, model: Any, least: tuple[int, int] | None) -
         channels = model.input_shape[-1]
         pixels = read_image(place, channels, least) if isinstance(place, str) else read_photo(place, channels, least)
     except FileNotFoundError:
-        return "no such file"
+        return missing_reason(str(place))
     except ImageError as error:
         return error.reason
     except ImportError as error:  # as without the plugin for HEIC
@@ -273,25 +278,24 @@ def _print_answers(answers: Iterable[tuple[str, Any]], task: Any, as_json: bool)
 
 
 def _write_table(
-    answers: Iterable[tuple[str, Any]], task: Any, header: Sequence[str], count: int, arguments: Namespace
+    answers: Iterable[tuple[str, Any]], task: Any, names: Sequence[str], count: int, arguments: Namespace
 ) -> Iterator[str]:
     """Writes a row for each photo, and says now and then how far it is."""
-    began = spoken = time.monotonic()
-    unread, empty = 0, [""] * (len(header) - len(_COLUMNS))
+    began, pace = time.monotonic(), Pace(count, "photos")
+    header = task.answer_columns(names, arguments.top)
+    unread, empty = 0, [""] * len(header)
     with (
         atomic_write(arguments.out) as part,
         open(part, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
         writer = csv.writer(file)
-        writer.writerow(header)
+        writer.writerow([*_COLUMNS, *header])
         for done, (name, answer) in enumerate(answers, 1):
-            status, cells = (answer, empty) if isinstance(answer, str) else (_OK, task.answer_cells(answer))
+            status, cells = (answer, empty) if isinstance(answer, str) else (_OK, task.answer_cells(answer, names))
             unread += status != _OK
             writer.writerow([spreadsheet_cell(name), spreadsheet_cell(status), *cells])
-            now = time.monotonic()
-            if now - spoken >= _SILENCE and not arguments.json:
-                spoken, left = now, (now - began) / done * (count - done)
-                yield f"{done:,} of {count:,} photos, {done / (now - began):.1f} a second, {duration(left)} left"
+            if not arguments.json:
+                yield from pace.lines(done)
     if arguments.json:
         facts = {"table": str(arguments.out), "photos": count, "unread": unread}
         yield printable_json(facts | {"seconds": round(time.monotonic() - began, 1)})

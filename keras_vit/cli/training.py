@@ -59,7 +59,8 @@ def finetune(arguments: Namespace) -> Iterator[str]:
         raise ArgumentError(
             f"`out` must say where several processes write together.\nReceived: {sign}.", parameters=("out",)
         )
-    yield loading("TensorFlow")
+    if options.layout == "none" or not launched_by():  # of several processes the first alone speaks, once it is known
+        yield loading("TensorFlow")
     with quiet_start():
         from keras_vit.runs.finetune import finetune
     if hasattr(sys.stdout, "reconfigure"):

@@ -23,7 +23,7 @@ from keras_vit.config.variants import (
 )
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.formatting import columns, format_facts, plural, printable
-from keras_vit.runs.run_files import check_pushed
+from keras_vit.runs.load import check_pushed
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.download import cache_dir, place_at_hand, verify_cache, verify_file
@@ -81,8 +81,8 @@ def _add_push(new: ArgumentParser) -> None:
     )
     new.add_argument(
         "--dialect",
-        choices=("timm", "huggingface"),
-        help="layout in which a run's weights are written; by default timm",
+        choices=("timm", "huggingface", "open_clip"),
+        help="layout in which a run's weights are written; by default timm, of both towers open_clip",
     )
     new.add_argument("--private", action="store_true", help="make the repository private, if it is new")
 
@@ -290,7 +290,7 @@ def _only_variant(name: str, model: str | None) -> str:
 
 def _facts(record: WeightsRecord) -> dict[str, Any]:
     """A record as JSON has it."""
-    return dataclasses.asdict(record) | {"fields": dict(record.fields)}
+    return dataclasses.asdict(record) | {"fields": dict(record.fields), "has_text": record.has_text}
 
 
 def _in_library_cache(record: WeightsRecord) -> Path | None:
@@ -328,7 +328,7 @@ def weights_lines(records: Sequence[Any], width: int) -> Iterator[str]:
             yield _list_row((name, *others), widths)
     files = plural(len(records), "file")
     yield f"{files}. Accuracy without a name is top-1; ? is not published."
-    yield "~ is computed from the parameters; a text tower in the file is not counted."
+    yield "~ is computed from the parameters. text: with a text tower, not counted in MB."
     yield "keras-vit weights info NAME prints all facts of a file."
 
 
@@ -337,6 +337,7 @@ def _list_cells(record: Any) -> tuple[str, ...]:
         accuracy = "zero head" if record.head == "zero" else "?"
     else:
         accuracy = f"{record.accuracy:.1f}" + ("" if record.measure == "top-1" else f" {record.measure}")
+    accuracy += "  text" * record.has_text
     return str(record.resolution), str(record.classes or "-"), record.megabytes, accuracy
 
 

@@ -18,7 +18,7 @@ from keras_vit.files import expand_path
 _NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")
 VTAB_PREFIX = "vtab/"
 PROTOCOLS = ("linear", "finetune")  # of VTAB
-SHARD_FORMATS = ("tar", "tfrecord", "array_record", "parquet")  # that `pack` writes
+SHARD_FORMATS = ("tar", "tfrecord", "parquet")  # that `pack` writes
 SHARD_BYTES = 2**28  # of photos in a shard, by default
 _FEWEST_BYTES = 2**10
 

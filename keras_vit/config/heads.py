@@ -4,8 +4,11 @@ Losses, loading, exporting, evaluation and pages ask `model.output_spec`, and no
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
+
+from keras_vit.checks import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,8 +18,8 @@ class HeadKind:
     Attributes:
         name: what the head answers, as `"classes"`.
         output: `"logits"`, `"numbers"`, `"embedding"` or `"tokens"`.
-        axes: the shape rule, as `"B K"`: a batch, K outputs of the head, T tokens, D or E values. A head on all tokens
-            has `T` before its `K`.
+        axes: the shape rule, as `"B K"`: a batch, K outputs of the head, T tokens, D or E values, H and W of the image.
+            A head on all tokens has `T` before its `K`.
         precision: `"float32"`, which is at least that, or `"model"`, that of the model's other layers.
         layers: names of the layers by which such an end is found; none for what every model has.
         exclusive: of logits, whether one class alone is right, as a softmax over them says.
@@ -31,6 +34,8 @@ class HeadKind:
 
 
 HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
+SEGMENTATION, DEPTH = "segmentation", "depth"  # kinds of heads that make maps, and tasks
+MAP_HEADS = {SEGMENTATION: "segmentation_head", DEPTH: "depth_head"}  # the layer with the weights, by task
 # A new kind of head is a row here, its layer, and its names in the files of a family.
 HEAD_KINDS: Mapping[str, HeadKind] = {
     kind.name: kind
@@ -40,6 +45,8 @@ HEAD_KINDS: Mapping[str, HeadKind] = {
         HeadKind("numbers", "numbers", "B K", "float32", HEADS),  # K quantities
         HeadKind("projected", "embedding", "B E", "float32", ("projection", "unit_length")),
         HeadKind("pooled", "embedding", "B D", "model", ("pooling",)),
+        HeadKind(SEGMENTATION, "logits", "B H W K", "float32", (MAP_HEADS[SEGMENTATION],), exclusive=True),
+        HeadKind(DEPTH, "numbers", "B H W", "float32", (MAP_HEADS[DEPTH],)),  # metres, or an inverse of them
         HeadKind("tokens", "tokens", "B T D", "model", ()),
     )
 }
@@ -83,10 +90,34 @@ class OutputSpec:
 
     @property
     def size(self) -> int:
-        """K outputs of a head, or the size of an embedding or token."""
-        return self.shape[-1]
+        """K outputs of a head, or the size of an embedding or token; 1 of a depth for each pixel."""
+        return 1 if self.head.axes.endswith("W") else self.shape[-1]
 
     @property
     def one_row(self) -> bool:
-        """Whether an image gives one row, and not one for each token."""
+        """Whether an image gives one row, and not one for each token or pixel."""
         return len(self.shape) == 2
+
+
+def tap_blocks(rule: str, count: int, num_layers: int) -> tuple[int, ...]:
+    """Numbers of the passed blocks that a head reads.
+
+    Args:
+        rule: `"last"`: the last `count`; `"even"`: evenly spread up to the last, as DINOv2's depth heads, Depth
+            Anything V2 and DINOv3, where of 24 blocks the first is 5; `"dpt"`: the same, where it is 6, as Intel's.
+        count: of taps.
+        num_layers: of the encoder.
+
+    Raises:
+        ValueError: for an encoder of fewer blocks.
+    """
+    if num_layers < count:
+        raise ArgumentError(
+            f"a head of {count} taps needs as many blocks.\nReceived: an encoder of {num_layers} blocks. Pass a head "
+            "of one tap.",
+            parameters=("head",),
+        )
+    if rule == "last" or count == 1:
+        return tuple(range(num_layers - count + 1, num_layers + 1))
+    blocks = tuple(math.ceil(num_layers * number / count) for number in range(1, count + 1))
+    return (5, 12, 18, 24) if rule == "even" and blocks == (6, 12, 18, 24) else blocks

@@ -8,11 +8,17 @@ from keras_vit.config.variants import ENCODERS
 
 # Modules whose classes register with Keras, so that a saved model reloads after `import keras_vit`.
 REGISTERED = (
-    *("layers", "model.vision_transformer", "model.naflex", "model.resnet", "model.two_towers.text_tower"),
+    *("layers", "dense", "model.vision_transformer", "model.naflex", "model.resnet", "model.two_towers.text_tower"),
+    "model.dense_model",
     *("training.optimizers", "training.schedules", "training.losses", "training.callbacks"),
     *("training.distillation", "training.masked_patches", "training.contrastive"),
 )
-MODULES = {"analysis": "analysis", "layers": "layers", "studies": "config.studies"}  # that are public as a whole
+MODULES = {
+    "analysis": "analysis",
+    "dense": "dense",
+    "layers": "layers",
+    "studies": "config.studies",
+}  # that are public as a whole
 _NAMES = {
     "analysis": "attention_maps class_relevance features",
     "analysis.look": "look",
@@ -34,6 +40,7 @@ _NAMES = {
     "data.naflex_batches": "batches_by_size naflex_batch",
     "data.shards.opening": "shard_photos",
     "data.shards.packing": "pack",
+    "dense_models.builders": "depth_estimator segmenter",
     "embedding.embedder": "Embedder",
     "embedding.neighbors": "Neighbors nearest_neighbors",
     "embedding.search": "search_photos",
@@ -46,6 +53,7 @@ _NAMES = {
     "images.preprocessing": "Preprocessing decode_predictions preprocess_input",
     "images.read": "read_image",
     "model.copies": "merge_tokens with_input_shape",
+    "model.dense_model": "DenseModel",
     "model.freezing": "add_lora freeze merge_lora",
     "model.naflex": "NaFlexModel naflex",
     "model.resnet": "ResNet",

@@ -284,12 +284,7 @@ class Blocks:
         check_flag("mlp_norm", self.mlp_norm)
         check_flag("rematerialize", self.rematerialize)
         set_field(self, "merged_tokens", check_int("merged_tokens", self.merged_tokens, 0))
-        check_number("layer_norm_epsilon", self.layer_norm_epsilon)
-        if not 0 < self.layer_norm_epsilon < 1:
-            raise ValueError(
-                "`layer_norm_epsilon` is added to a variance, so it must be small and positive.\n"
-                f"Received: layer_norm_epsilon={self.layer_norm_epsilon}."
-            )
+        check_epsilon(self.layer_norm_epsilon)
 
     unspecified: ClassVar[tuple[str, ...]] = ()  # fields that a file or record may decide, as nothing was said of them
 
@@ -361,6 +356,16 @@ class Pooling:
 def set_field(record: Any, field: str, value: Any) -> None:
     """Gives a frozen record the checked value of a field."""
     object.__setattr__(record, field, value)
+
+
+def check_epsilon(value: Any) -> None:
+    """Raises unless `layer_norm_epsilon` is a number above 0 and below 1."""
+    check_number("layer_norm_epsilon", value)
+    if not 0 < value < 1:
+        raise ValueError(
+            "`layer_norm_epsilon` is added to a variance, so it must be small and positive.\n"
+            f"Received: layer_norm_epsilon={value}."
+        )
 
 
 def check_statistics(statistics: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from keras_vit.checks import check_choice, check_flag, check_int, check_number, check_positive_int, did_you_mean
-from keras_vit.config.records import set_field
+from keras_vit.checks import check_choice, check_flag, check_int, check_positive_int, did_you_mean
+from keras_vit.config.records import check_epsilon, set_field
 
 TEXT_POOLINGS = ("argmax", "end", "last", "mean", "none")
 TEXT_POSITIONS = ("learned", "sincos")
@@ -80,7 +80,7 @@ class TextConfig:
         check_choice("positions", self.positions, TEXT_POSITIONS)
         check_choice("pooling", self.pooling, TEXT_POOLINGS)
         check_choice("qkv_bias", self.qkv_bias, ("all", "none"))
-        check_number("layer_norm_epsilon", self.layer_norm_epsilon)
+        check_epsilon(self.layer_norm_epsilon)
         for name in ("causal", "mask_padding", "scale_tokens", "projection_bias"):
             check_flag(name, getattr(self, name))
         if self.hidden_size % self.num_heads:

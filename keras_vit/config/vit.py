@@ -1,7 +1,7 @@
 """What decides the layers of a Vision Transformer: `ViTConfig`, a frozen record of frozen records.
 
-A new switch is one field in one record, and one branch in the layer that it is about. Builders, files and
-command lines take fields by their names, in whichever record they stand. Nothing here imports Keras.
+A new switch is one field in one record, and one branch in the layer that it is about. Builders and files
+take fields by their names, in whichever record they stand. Nothing here imports Keras.
 """
 
 import dataclasses

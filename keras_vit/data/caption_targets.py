@@ -3,8 +3,10 @@
 Labels are texts, an array of objects `(n, 1)`, and the one name of a `Source` is that of the column.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from keras_vit.text.tokenizer import Tokenizer
 
 COLUMNS = ("caption", "text")  # of which the first that is there is taken
 _TEXT, _FIELDS = ".txt", ".json"
+_AT_ONCE, _SHOWN = 8192, 40  # captions that become ids at once, and the last letters of one that are shown
 
 
 class CaptionTargets(RowTargets):
@@ -29,7 +32,7 @@ class CaptionTargets(RowTargets):
         column: of the captions; by default `caption`, else `text`.
     """
 
-    noun = "captions"
+    noun, example = "captions", ("path,caption", "1.jpg,a red car")
     are_texts = True
 
     def __init__(self, column: str | None = None) -> None:
@@ -78,10 +81,7 @@ class CaptionTargets(RowTargets):
 
     def check_source(self, source: Any) -> None:
         if any(np.ndim(split.labels) != 2 or split.labels.dtype != object for split in source.splits.values()):
-            raise ValueError(
-                "each image must have a caption, which comes from a .csv table, tars with .txt, Parquet, or arrays.\n"
-                f"Received: {source!r}, with targets of another kind."
-            )
+            raise self.needs_table(source)
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -123,19 +123,45 @@ def _decoded(data: bytes) -> str:
     return data.decode("utf-8-sig")
 
 
-def caption_batches(dataset: Any, tokenizer: Tokenizer) -> Any:
-    """Batches of `load_dataset` as `{"images": (B, H, W, C), "ids": (B, T)}`, with the same attributes.
+def caption_lines(captions: Sequence[str], tokenizer: Tokenizer) -> Iterator[str]:
+    """Lines on captions that are cut, and on different ones that have the same ids."""
+    counts, longer, by_ids = Counter(captions), 0, defaultdict(list)
+    texts, total = list(counts), sum(counts.values())
+    for start in range(0, len(texts), _AT_ONCE):
+        part = texts[start : start + _AT_ONCE]
+        for text, row, length in zip(part, *tokenizer.ids_and_lengths(part), strict=True):
+            longer += counts[text] * bool(length > tokenizer.max_length)
+            by_ids[hash(row.tobytes())].append(text)
+    if longer:
+        yield f"{longer:,} of {total:,} captions are longer than {tokenizer.max_length} tokens and are cut."
+    if groups := [group for group in by_ids.values() if len(group) > 1]:
+        same = sum(counts[text] for group in groups for text in group)
+        first, second = (repr(text if len(text) <= _SHOWN else f"...{text[-_SHOWN:]}") for text in groups[0][:2])
+        yield (
+            f"{same:,} of {total:,} captions have the ids of another text, as {first} and {second}. The text tower "
+            "cannot tell them apart, so each counts as a wrong one of the other, in training and in recall."
+        )
 
-    Captions become ids batch by batch, in a thread of the pipeline, so those of all pairs need no memory.
+
+def caption_batches(dataset: Any, tokenizer: Tokenizer) -> Any:
+    """Batches of `load_dataset` for a `ContrastiveModel`, with the same attributes.
+
+    They are `{"images": (B, H, W, C), "ids": (B, T), "captions": (B, 2)}`, where the last is a digest of the text as
+    int32: different texts may have the same ids. Captions become ids batch by batch, in a thread of the pipeline, so
+    those of all pairs need no memory.
     """
     import tensorflow as tf
 
-    def ids(captions: np.ndarray) -> np.ndarray:
-        return tokenizer([caption.decode() for caption in captions[:, 0].tolist()])
+    def ids(captions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        texts = captions[:, 0].tolist()
+        digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+        return tokenizer([text.decode() for text in texts]), np.frombuffer(digests, "<i4").reshape(-1, 2)
 
     def pairs(images: Tensor, captions: Tensor) -> dict[str, Tensor]:
-        found = tf.numpy_function(ids, [captions], tf.int32, stateful=False)
-        return {"images": images, "ids": tf.ensure_shape(found, (captions.shape[0], tokenizer.max_length))}
+        found = tf.numpy_function(ids, [captions], (tf.int32, tf.int32), stateful=False)
+        widths = {"ids": tokenizer.max_length, "captions": 2}
+        shaped = (tf.ensure_shape(each, (captions.shape[0], n)) for each, n in zip(found, widths.values(), strict=True))
+        return {"images": images, **dict(zip(widths, shaped, strict=True))}
 
     found = dataset.map(pairs).prefetch(2)
     for name in ("class_names", "num_examples", "preprocessing", "start_step"):

@@ -3,11 +3,10 @@
 Classes are sorted by the names of their folders, as in the official code for custom data.
 """
 
-import collections
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from keras_vit.data.shards.finding import find_shards
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES, SPLITS, FileSplit, divide
 from keras_vit.data.targets import CLASS_LABELS, Targets
-from keras_vit.files import access_error
+from keras_vit.files import access_error, missing_reason
 from keras_vit.images.byte_ranges import PhotoLocation
 from keras_vit.images.photo_files import (
     LOOSE,
@@ -32,7 +31,7 @@ from keras_vit.images.photo_files import (
     others_below,
     photos_below,
 )
-from keras_vit.images.validation import BadImage, ValidImage, check_images
+from keras_vit.images.validation import BadImage, ValidImage, check_images, count_reasons
 from keras_vit.pages.formatting import printable
 
 
@@ -43,36 +42,39 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
         ValueError: for no photo, one class only, or classes that differ between splits.
     """
     divided, passed = _split_folders(path), PassedOver()
-    found: list[tuple[str | None, str, int]]
     if divided:
         _warn_other_folders(path, divided)
-        classes = _common_classes(path, divided)
-        found = [(split, *item) for split, folder in divided.items() for item in _photos(folder, classes, passed)]
-    else:
-        classes = _class_folders(path)
-        found = [(None, *item) for item in _photos(path, classes, passed)]
-        _warn_of_alike_folders(path, classes)
+    photos_of = {split: _photos_by_class(folder, passed) for split, folder in (divided or {"": path}).items()}
+    shards, passed.shards = passed.shards, []  # `others_below` finds these too
+    for line in passed.notes():
+        warnings.warn(line, UserWarning, stacklevel=2)
+    classes = _common_classes(path, photos_of, shards) if divided else list(photos_of[""])
+    found = [
+        (split, str(file), label)
+        for split, by_class in photos_of.items()
+        for label, name in enumerate(classes)
+        for file in sorted(by_class[name])
+    ]
     if not found:
         passed.check()
     if len(classes) < 2 or not found:
         raise _no_classes_error(path, classes, len(found), divided)
-    passed.shards.clear()  # `others_below` finds these too
-    for line in passed.notes():
-        warnings.warn(line, UserWarning, stacklevel=2)
+    if not divided:
+        _warn_of_alike_folders(path, classes)
     unread = [BadImage(*each) for each in passed.unreadable]
     lost = [link for base in (path, *divided.values()) for link in dead_links_in(base)]
     unread += [BadImage(link, _dead_link_reason(link)) for link in lost]
     splits, photos, labels = zip(*found, strict=True)
-    others = others_below(path, {*photos, *(image.path for image in unread)})
+    repeated = (str(Path(link)) for link, _ in passed.repeated)
+    others = others_below(path, {*photos, *repeated, *(image.path for image in unread)})
     _warn_other_photos(others)
-    ignored = {kind: count for kind, (count, _) in others.items()}
     named = splits if divided else None
-    return source_from_files(path, "folder", classes, photos, labels, named, seed, on_bad_image, ignored, unread=unread)
+    return source_from_files(path, "folder", classes, photos, labels, named, seed, on_bad_image, others, unread=unread)
 
 
 def _dead_link_reason(link: str) -> str:
     denied = access_error(link)
-    return f"a link that cannot be followed: {denied}" if denied else "a link to nothing"
+    return f"a link that cannot be followed: {denied}" if denied else missing_reason(link)
 
 
 def _no_classes_error(path: Path, classes: Sequence[str], count: int, divided: Mapping[str, Path]) -> ValueError:
@@ -117,9 +119,10 @@ def source_from_files(
     splits: Sequence[str] | None,
     seed: int,
     on_bad_image: str,
-    ignored: Mapping[str, int] | None = None,
+    ignored: Mapping[str, tuple[int, str]] | None = None,
     targets: Targets = CLASS_LABELS,
     unread: Sequence[BadImage] = (),
+    rows: Sequence[str] = (),
 ) -> Source:
     """A `Source` of labelled files, without those that cannot be decoded.
 
@@ -132,21 +135,28 @@ def source_from_files(
         splits: one split name for each file; `None` divides the files by `seed`.
         seed: seed of that division.
         on_bad_image: as in `open_source`.
-        ignored: numbers of files that do not count as photos, by their kind.
+        ignored: numbers of files that do not count as photos, by their kind, with the path of one.
         targets: what the labels are.
         unread: folders that cannot be listed and links to nothing, which count as bad images.
+        rows: where a table names each file, as "line 3 of photos.csv".
 
     Raises:
-        ValueError: for a class without an image, and for hidden labels.
+        ValueError: if no file can be decoded, for a class without an image, and for hidden labels.
 
     Warns:
         UserWarning: for photos in two splits or under two classes, classes with similar names, and classes that `train`
             lacks.
     """
     targets.check_names(classes)
-    found = check_images(list(files), on_bad_image, unread)
+    found = check_images(list(files), on_bad_image, unread, rows)
     bad = (*unread, *(image for image in found if isinstance(image, BadImage)))
     good = [number for number, image in enumerate(found) if not isinstance(image, BadImage)]
+    if found and not good:
+        raise ValueError(
+            "data must have a photo that can be decoded.\n"
+            f"Received: {str(path)!r}, of whose {len(found):,} photos none can: {count_reasons(bad)}, as "
+            f"{printable(bad[0].path)}."
+        )
     kept = np.asarray(labels)[good]
     images = [image for image in found if not isinstance(image, BadImage)]
     targets.check_kept(path, classes, kept, len(bad))
@@ -158,10 +168,11 @@ def source_from_files(
         targets.check_splits({name: kept[numbers] for name, numbers in members.items()}, classes)
     targets.check_copies(images, kept, classes)
     shared = _count_shared(images, members)
-    ignored = dict(sorted((ignored or {}).items(), key=lambda item: (-item[1], item[0])))  # not as the disk has them
+    ordered = sorted((ignored or {}).items(), key=lambda item: (-item[1][0], item[0]))  # not as the disk has them
     facts = {
-        "ignored_files": sum(ignored.values()),
-        "ignored_kinds": ignored,
+        "ignored_files": sum(count for _, (count, _) in ordered),
+        "ignored_kinds": {kind: count for kind, (count, _) in ordered},
+        "ignored_examples": {kind: example for kind, (_, example) in ordered},
         "files_in_two_splits": shared,
         "divided_by_seed": seed if splits is None else None,
     }
@@ -299,9 +310,8 @@ def _warn_other_folders(path: Path, divided: dict[str, Path]) -> None:
         )
 
 
-def _common_classes(path: Path, divided: dict[str, Path]) -> list[str]:
+def _common_classes(path: Path, by_split: Mapping[str, Collection[str]], shards: Collection[str]) -> list[str]:
     """Names of the class folders, which must be the same in every split."""
-    by_split = {name: _class_folders(folder) for name, folder in divided.items()}
     for name, classes in by_split.items():
         only_one = set(classes) ^ set(by_split["train"])
         if only_one:
@@ -309,22 +319,38 @@ def _common_classes(path: Path, divided: dict[str, Path]) -> list[str]:
             named = [f"only `{side}` has {', '.join(sorted(own)[:10])}" for side, own in sides.items() if own]
             same = similar_names(only_one)
             hint = f" {quote_names(sorted(same[0]))} differ in case, spaces or Unicode form alone." if same else ""
-            passed = PassedOver()
-            collections.deque((file for folder in divided.values() for file in photos_below(folder, passed=passed)), 0)
-            if passed.shards:
-                hint += f" Shards are no class folders, as {printable(min(passed.shards))}: read these alone."
+            if shards:
+                hint += f" Shards are no class folders, as {printable(min(shards))}: read these alone."
             raise ValueError(
                 "every split must have the same class folders; one without photos may be an empty folder.\n"
                 f"Received: {str(path)!r}, where `train` and `{name}` differ: {printable('; '.join(named))}.{hint}"
             )
-    return by_split["train"]
+    return list(by_split["train"])
 
 
-def _photos(folder: Path, classes: Sequence[str], passed: PassedOver) -> Iterator[tuple[str, int]]:
-    """`(path, label)` of every photo below the class folders, sorted."""
-    for label, name in enumerate(classes):
-        yield from ((str(file), label) for file in sorted(photos_below(folder / name, passed=passed)))
+def _photos_by_class(folder: Path, passed: PassedOver) -> dict[str, list[Path]]:
+    """The photos below each class folder, by its name; without links to folders that are others of the walk."""
+    found: dict[str, list[Path]] = {place.name: [] for place in folders_in(folder)}
+    for file in photos_below(folder, passed=passed):
+        name = file.parts[len(folder.parts)]
+        if name in found:
+            found[name].append(file)
+    repeated = {Path(link): Path(first) for link, first in passed.repeated}
+    _warn_of_linked_classes(folder, repeated)
+    return {name: photos for name, photos in found.items() if folder / name not in repeated}
 
 
-def _class_folders(path: Path) -> list[str]:
-    return [folder.name for folder in folders_in(path)]
+def _warn_of_linked_classes(folder: Path, repeated: Mapping[Path, Path]) -> None:
+    """Warns of links from one class folder into another one: at most one of the labels is right."""
+    depth = len(folder.parts)
+    found = [(link, first) for link, first in repeated.items() if folder in link.parents and folder in first.parents]
+    found = [(link, first) for link, first in found if len(link.parts) > depth + 1 < len(first.parts)]
+    again = sorted(pair for pair in found if pair[0].parts[depth] != pair[1].parts[depth])
+    if again:
+        link, first = again[0]
+        warnings.warn(
+            f"{len(again)} link(s) of a class lead to photos of another one, so that a label is wrong, as "
+            f"{printable(link)} to {printable(first)}, which counts under {printable(first.parts[depth])!r}.",
+            UserWarning,
+            stacklevel=3,
+        )

@@ -16,12 +16,18 @@ _NUMBER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
 _HIDDEN = "-1"  # the label that stands for an unknown one in many sets
 
 
+def folded_name(name: str) -> str:
+    """A name without case, Unicode form, extra spaces and signs that do not show."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    shown = "".join(sign for sign in folded if unicodedata.category(sign) != "Cf")  # as a space without width
+    return " ".join(shown.split())
+
+
 def similar_names(names: Iterable[str]) -> list[list[str]]:
     """Names that differ only in case, spaces or Unicode form, as macOS and Linux write one word."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-        groups.setdefault(" ".join(folded.split()), []).append(name)
+        groups.setdefault(folded_name(name), []).append(name)
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -41,7 +47,10 @@ def warn_similar_class_names(names: Iterable[str]) -> None:
         )
 
 
-def warn_doubtful_class_names(names: Iterable[str]) -> None:
+_COLUMN_EACH = "give each a column of its own and train with --task multi-label."
+
+
+def warn_doubtful_class_names(names: Iterable[str], of_several: str = _COLUMN_EACH) -> None:
     """Warns of labels that are written as a missing one is, as "nan", or as several are, as "a,b"."""
     known = set(names)
     missing = sorted(name for name in known if name.strip().lower() in _MISSING)
@@ -59,18 +68,21 @@ def warn_doubtful_class_names(names: Iterable[str]) -> None:
         )
     if missing:
         warnings.warn(
-            f"{quote_names(missing)} counts as the name of a class. If it stands for a missing label, leave these rows "
-            "out.",
+            f"{_count_as(missing, 'a class')}. If it stands for a missing label, leave these rows out.",
             UserWarning,
             stacklevel=2,
         )
     if several:
         warnings.warn(
-            f"{quote_names(several)} counts as the name of one class. If it stands for several labels of a photo, give "
-            "each a column of its own and train with --task multi-label.",
+            f"{_count_as(several, 'one class')}. If it stands for several labels of a photo, {of_several}",
             UserWarning,
             stacklevel=2,
         )
+
+
+def _count_as(names: Sequence[str], what: str) -> str:
+    counts = "counts" if len(names) == 1 else "each count"
+    return f"{quote_names(names)} {counts} as the name of {what}"
 
 
 def warn_conflicting_labels(images: Sequence[ValidImage], labels: np.ndarray, classes: Sequence[str]) -> None:

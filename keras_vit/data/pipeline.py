@@ -20,18 +20,17 @@ from keras_vit.checks import ArgumentError, check_choice, check_int, check_posit
 from keras_vit.data.augmentation.records import Augmentation, find_augmentation
 from keras_vit.data.augmentation.transforms import augment_batch
 from keras_vit.data.opening import open_source
-from keras_vit.data.prepare import augment_example, decode_example, resize_image, scale_image
+from keras_vit.data.prepare import augment_example, decode_example, resize_image, scale_image, with_mask
 from keras_vit.data.source import Data
+from keras_vit.files import FileKindError
 from keras_vit.images.byte_ranges import close_shards
 from keras_vit.images.preprocessing import Preprocessing, is_uint8
 from keras_vit.images.read import ImageError
-from keras_vit.images.validation import BadImage, check_image
 from keras_vit.pages.formatting import printable
 from keras_vit.renamed import old_function
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
 _PREFETCH = 2  # batches
-_READ_AT_ONCE = 32  # photos in shards
 _NAMED = 5  # missing files that an error names
 
 
@@ -101,7 +100,7 @@ def load_dataset(
             one pass in order, whose last batch may be smaller.
         augmentation: `Augmentation` or its name, with `training` only; `None` prepares images as for evaluation.
         labels: `"int"` for `(B,)` int64, or `"one_hot"` for `(B, K)` float32, which MixUp and CutMix need. Labels that
-            are rows of numbers come as these, `(B, K)` float32, with either.
+            are rows of numbers come as these, `(B, K)` float32, with either, and masks as int32 `(B, H, W)`.
         seed: seed of the division into splits, of the order, and of the augmentation, in [0, 2**31).
         shard: `(index, count)` of this host. By default it is found for several JAX processes, and for workers of a
             `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`. The hosts' parts in
@@ -127,7 +126,8 @@ def load_dataset(
         TypeError: for another type of `preprocessing`, a `shard` that is not two ints, and as `open_source` raises.
         tf.errors.InvalidArgumentError: from the pipeline, for a label out of range, a batch of images of several sizes,
             or an undecodable image of a prepared set.
-        tf.errors.NotFoundError: from the pipeline, for a file that was removed after the set was opened.
+        tf.errors.NotFoundError: from the pipeline, for a file that was removed after the set was opened. One that
+            became a pipe, a device or a folder is an `InvalidArgumentError`, 16 files ahead of its turn at most.
 
     Source: official code, `input_pipeline.py`, which takes the order from a shuffle buffer.
     """
@@ -146,7 +146,8 @@ def load_dataset(
     filled = shard is None and place.hosts > 1 and not training
     read_by = HostShard(0, 1, batch_size) if whole else place
     images = _read_examples(examples, seed if training else None, read_by, filled, start_step)
-    images = images.map(_image_maker(preprocessing, augmentation, seed), _workers())
+    ignore_class = getattr(examples, "ignore_class", None)  # of masks
+    images = images.map(_image_maker(preprocessing, augmentation, seed, ignore_class), _workers())
     make_batch = _batch_maker(len(source.class_names), labels, augmentation, seed, examples.size, filled)
     batched = functools.partial(
         _batched,
@@ -259,26 +260,29 @@ def _read_examples(examples: Any, seed: int | None, place: HostShard, filled: bo
         return counter, read(index)
 
     numbers = tf.data.Dataset.range(place.count(end)) if seed is None else tf.data.Dataset.counter(start)
-    if not getattr(examples, "in_shards", False):
+    if not hasattr(examples, "at_once"):
         return numbers.map(lambda counter: example(*numbered(counter)), _workers())
-    # Each call of Python from a graph takes 100 microseconds, so it reads several photos.
     count = tf.data.experimental.assert_cardinality(numbers.cardinality())
-    return numbers.map(numbered).batch(_READ_AT_ONCE).map(example, _workers()).unbatch().apply(count)
+    return numbers.map(numbered).batch(examples.at_once).map(example, _workers()).unbatch().apply(count)
 
 
 def _image_maker(
-    preprocessing: Preprocessing, augmentation: Augmentation | None, seed: int
+    preprocessing: Preprocessing, augmentation: Augmentation | None, seed: int, ignore_class: int | None
 ) -> Callable[[Tensor, dict[str, Tensor]], tuple[Tensor, ...]]:
     """Makes images of the model's size: uint8 where all levels are whole, otherwise scaled."""
     import tensorflow as tf
 
     def make(counter: Tensor, example: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        if augmentation is None:
+        label = example["label"]
+        if ignore_class is not None:
+            drawn = _fold(seed, _IMAGE, counter)
+            levels, whole, label = with_mask(example, preprocessing, augmentation, drawn, ignore_class)
+        elif augmentation is None:
             levels, whole = resize_image(decode_example(example, len(preprocessing.mean)), preprocessing)
         else:
             levels, whole = augment_example(example, preprocessing, augmentation, _fold(seed, _IMAGE, counter))
         image = tf.cast(levels, tf.uint8) if whole else scale_image(levels, preprocessing)
-        return counter, image, example["label"]
+        return counter, image, label
 
     return make
 
@@ -289,7 +293,7 @@ def _batch_maker(
     import tensorflow as tf
 
     def make(counters: Tensor, images: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        rows = targets.shape.rank == 2  # of numbers, one for each output
+        rows = targets.shape.rank > 1  # of numbers, one for each output; or masks
         targets = targets if rows else check_labels(targets, classes)
         if labels == "one_hot":
             targets = targets if rows else tf.one_hot(targets, classes)
@@ -368,11 +372,11 @@ def report_missing_files(*splits: Any) -> Iterator[None]:
 
     try:
         yield
-    except (tf.errors.OpError, ImageError, FileNotFoundError) as error:
-        paths = [path for split in splits for path in getattr(split, "paths", ())]
+    except (tf.errors.OpError, ImageError, FileKindError, FileNotFoundError, PermissionError) as error:
         close_shards()
+        files = [split for split in splits if hasattr(split, "paths")]
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            lost = [image for image in pool.map(check_image, paths) if isinstance(image, BadImage)]
+            lost = [image for split in files for image in pool.map(split.check, range(split.size)) if image is not None]
         if not lost:
             raise
         named = "; ".join(f"{printable(image.path)}: {image.reason}" for image in lost[:_NAMED])

@@ -9,6 +9,7 @@ import types
 from typing import cast
 
 from keras_vit.annotations import Pair, Tensor
+from keras_vit.data.augmentation.masks import augment_with_mask, resize_mask
 from keras_vit.data.augmentation.records import Augmentation
 from keras_vit.data.augmentation.transforms import augment_image, crop_window
 from keras_vit.images.decode import decode_image, decode_window
@@ -99,6 +100,52 @@ def augment_example(
     if augmentation.whole_levels:
         levels = tf.clip_by_value(tf.round(levels), 0, 255)
     return levels, augmentation.gives_whole(whole)
+
+
+def with_mask(
+    example: dict[str, Tensor],
+    record: Preprocessing,
+    augmentation: Augmentation | None,
+    seed: Tensor,
+    ignore_class: int,
+) -> tuple[Tensor, bool, Tensor]:
+    """An image and its mask, both changed at random and resized, or resized alone.
+
+    Args:
+        example: as for `decode_example`; `"label"` has the labels as bytes of uint16, `"mask_size"` `(H, W)`.
+        record: `Preprocessing` that resizes the whole photo, or nothing.
+        augmentation: `Augmentation` that moves masks, or `None`.
+        seed: int64 `(2,)`.
+        ignore_class: label of pixels that do not count.
+
+    Returns:
+        Grey levels and what is known of them, as `resize_image` gives both, and int32 labels of the same size.
+
+    Raises:
+        ValueError: for a record that cuts photos, and an augmentation of photos alone.
+    """
+    import tensorflow as tf
+
+    channels, size = len(record.mean), record.image_size
+    if record.resize not in ("squash", "none") or not (augmentation is None or augmentation.moves_masks):
+        found = f"augmentation={augmentation}" if record.resize in ("squash", "none") else f"resize={record.resize!r}"
+        raise ValueError(
+            "what is done to a photo must be done to its mask: photos are resized whole, and changed by the crops "
+            f"scale_crop and none, flips and colors alone.\nReceived: {found}."
+        )
+    pixels = decode_example(example, channels)
+    labels = tf.io.decode_raw(example["label"], tf.uint16, little_endian=True)
+    mask = tf.cast(tf.reshape(labels, example["mask_size"]), tf.int32)
+    if augmentation is None or size is None:
+        levels, whole = resize_image(pixels, record)
+        return levels, whole, mask if size is None or record.resize == "none" else resize_mask(mask, size)
+    if augmentation.crop == "none":
+        pixels, _ = resize_image(pixels, record)
+    pixels, fill = fit_channels(pixels, channels, tf), [255 * mean for mean in record.mean]  # 0 once it is scaled
+    levels, mask = augment_with_mask(pixels, mask, augmentation, size, seed, ignore_class, fill)
+    if augmentation.whole_levels:
+        levels = tf.clip_by_value(tf.round(levels), 0, 255)
+    return levels, augmentation.whole_levels, mask
 
 
 def scale_image(image: Tensor, record: Preprocessing) -> Tensor:

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from keras_vit.checks import ArgumentError, did_you_mean
-from keras_vit.data.label_checks import warn_similar_class_names
+from keras_vit.data.label_checks import warn_doubtful_class_names, warn_similar_class_names
 from keras_vit.data.shards.index import IndexedShard
 from keras_vit.data.shards.tars import member_key
 from keras_vit.data.source import Source
 from keras_vit.data.targets import Targets
+from keras_vit.images.photo_tables import row_word
 from keras_vit.pages.formatting import printable
 
 LISTS = ("labels", "label")  # columns that hold several labels; the first counts
@@ -61,6 +62,7 @@ class RowTargets(Targets):
     """
 
     noun: ClassVar[str]
+    example: ClassVar[tuple[str, str]]  # first line and a row of a table, for errors
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
         self.names = None if names is None else tuple(names)
@@ -86,14 +88,14 @@ class RowTargets(Targets):
             raise ValueError(
                 f"a table must have the columns of its {self.noun} in addition to the path.\n"
                 f"Received: {str(path)!r} with the columns {list(header)}"
-                f"{f', for {list(wanted)}' if wanted else ''}.{did_you_mean(missing[0], header) if missing else ''}"
+                f"{f' and without {missing[0]!r}.{did_you_mean(missing[0], header)}' if missing else '.'}"
             )
         return wanted
 
     def of_table(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], np.ndarray]:
         if not rows:
             raise ValueError(f"a table must have rows.\nReceived: {str(path)!r}, whose first line is its only one.")
-        return self.of_rows([Row(str(path), f"line {row['line']}", _targets_in(row)) for row in rows])
+        return self.of_rows([Row(str(path), f"{row_word(path)} {row['line']}", _targets_in(row)) for row in rows])
 
     def of_shards(self, shards: Sequence[IndexedShard]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
         rows = [_shard_rows(shard) for shard in shards]
@@ -113,12 +115,18 @@ class RowTargets(Targets):
         cells = (dict(zip(known, row, strict=True)) for row in table.tolist())
         return self.of_rows([Row(split, f"row {number}", row) for number, row in enumerate(cells)])
 
+    def needs_table(self, source: Source) -> ValueError:
+        """The error for data with another kind of targets, as a folder of class folders."""
+        header, row = self.example
+        return ValueError(
+            f"each image must have {self.noun}, which come from a table, tars, Parquet or arrays.\n"
+            f"Received: {printable(source.name)} ({source.kind}), with {len(source.class_names):,} classes. Write a "
+            f".csv file whose first line is '{header}', with a row for each photo, as '{row}'."
+        )
+
     def check_source(self, source: Any) -> None:
         if any(np.ndim(split.labels) != 2 for split in source.splits.values()):
-            raise ValueError(
-                f"each image must have {self.noun}, which come from a .csv table, tars or Parquet, or arrays.\n"
-                f"Received: {source!r}, with one class for each image."
-            )
+            raise self.needs_table(source)
         if self.names is not None and self.names != source.class_names:
             raise ValueError(
                 "the data must have the targets that the model was trained with, in the same order.\n"
@@ -190,7 +198,7 @@ def parquet_rows(path: str, also: Sequence[str] = ()) -> list[dict[str, Any]]:
 class NumberTargets(RowTargets):
     """One or several numbers of an image: columns of a table, by default all except `path` and `split`."""
 
-    noun = "numbers"
+    noun, example = "numbers", ("path,age", "1.jpg,31.5")
 
     def of_rows(self, rows: Sequence[Row]) -> tuple[Sequence[str], np.ndarray]:
         columns = list(rows[0].cells) if self.names is None else self.names
@@ -207,7 +215,7 @@ class LabelTargets(RowTargets):
         chosen: columns to take.
     """
 
-    noun = "labels"
+    noun, example = "labels", ("path,labels", "1.jpg,car;red")
 
     def __init__(self, names: Sequence[str] | None = None, chosen: Sequence[str] | None = None) -> None:
         super().__init__(chosen if names is None else names)
@@ -230,10 +238,14 @@ class LabelTargets(RowTargets):
         listing = next((column for column in LISTS if column in cells), None)
         if listing is None or (self.names is not None and set(self.names) <= set(cells)):
             columns = list(cells) if self.names is None else self.names
+            if joined := next((column for column in columns if ";" in column), None):
+                words = "Replace the ; in it, which stands between the labels of an answer."
+                raise rows[0].error("the name of a label must be one label", joined, repr(joined), words)
             return columns, np.array([[_bit(row, column) for column in columns] for row in rows], "float32")
         separator = _separator(rows, listing)
         lists = [_labels_in(row, listing, separator) for row in rows]
         names = self.names or sorted({name for found in lists for name in found})
+        warn_doubtful_class_names(names, "put ; or | between them.")
         places = {name: place for place, name in enumerate(names)}
         values = np.zeros((len(rows), len(names)), "float32")
         for number, (row, found) in enumerate(zip(rows, lists, strict=True)):

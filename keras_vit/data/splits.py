@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import Tensor
+from keras_vit.files import FileKindError
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation, photo_bytes
 from keras_vit.images.pillow_formats import to_png, to_png_in_graph
 from keras_vit.images.read import read_photo
+from keras_vit.images.validation import BadImage, check_image
+from keras_vit.pages.formatting import printable
 
 SPLITS = ("train", "validation", "test")
 SPLIT_ALIASES = {"train": "train", "training": "train", "validation": "validation", "val": "validation"}
@@ -43,26 +46,54 @@ class FileSplit:
         """How many examples there are."""
         return len(self.paths)
 
+    def check(self, index: int) -> BadImage | None:
+        """Why a photo can no longer be read as when the data were opened; `None` if it can."""
+        place = self.paths[index]
+        image = check_image(place)
+        if isinstance(image, BadImage):
+            return image
+        if image.needs_pillow and not self.needs_pillow:
+            return BadImage(str(place), "a photo of another format than before")
+        turned = image.orientation != self.orientations[index]
+        return BadImage(str(place), "a photo of another EXIF orientation than before") if turned else None
+
     def reader(self) -> Callable[[Tensor], dict[str, Tensor]]:
-        """A function from an int64 scalar tensor to the example of that number; in shards from `(k,)` to k examples."""
+        """A function from int64 `(k,)` to the examples of these numbers."""
         import tensorflow as tf
 
         columns: dict[str, Any] = {"label": self.labels}
-        if not self.in_shards:
-            columns["paths"] = list(self.paths)
         if (self.orientations != 1).any():  # otherwise the graph needs no code that turns pictures
             columns["orientation"] = self.orientations
         with tf.device("CPU"):
             columns = {name: tf.constant(column) for name, column in columns.items()}
+            paths = None if self.in_shards else tf.constant(list(self.paths))
 
         def read(index: Tensor) -> dict[str, Tensor]:
             row = {name: tf.gather(column, index) for name, column in columns.items()}
-            if self.in_shards:
-                return {"bytes": self._slices(index), **row}
-            data = tf.io.read_file(row.pop("paths"))
-            return {"bytes": to_png_in_graph(data) if self.needs_pillow else data, **row}
+            return {"bytes": self._slices(index) if paths is None else self._files(index, paths), **row}
 
         return read
+
+    def _files(self, indices: Tensor, paths: Tensor) -> Tensor:
+        """The bytes of some files, strings `(k,)`, read by TensorFlow, which would wait for a pipe without an end.
+
+        A photo that was replaced by one of another orientation would be learned turned, without an error of TensorFlow.
+        """
+        import tensorflow as tf
+
+        checked = tf.ensure_shape(tf.numpy_function(self._check_all, [indices], tf.int64, stateful=False), (None,))
+        read = (lambda path: to_png_in_graph(tf.io.read_file(path))) if self.needs_pillow else tf.io.read_file
+        return tf.map_fn(read, tf.gather(paths, checked), fn_output_signature=tf.string)
+
+    def _check_all(self, numbers: np.ndarray) -> np.ndarray:
+        for image in filter(None, map(self.check, numbers)):
+            raise FileKindError("a photo must stay as it was", f"{printable(image.path)}: {image.reason}", image.reason)
+        return numbers
+
+    @property
+    def at_once(self) -> int:
+        """How many are read together: each call of Python from a graph takes 100 microseconds, and a PNG memory."""
+        return 32 if self.in_shards else 1 if self.needs_pillow else 16
 
     @property
     def in_shards(self) -> bool:
@@ -98,12 +129,16 @@ class FileSplit:
         """The examples of this split and then those of the other."""
         labels = np.concatenate([self.labels, other.labels])
         orientations = np.concatenate([self.orientations, other.orientations])
-        return FileSplit(self.paths + other.paths, labels, orientations, self.needs_pillow or other.needs_pillow)
+        paths, needs_pillow = self.paths + other.paths, self.needs_pillow or other.needs_pillow
+        return dataclasses.replace(
+            self, paths=paths, labels=labels, orientations=orientations, needs_pillow=needs_pillow
+        )
 
     def take(self, numbers: np.ndarray) -> "FileSplit":
         """The examples of these numbers."""
         paths = tuple(self.paths[number] for number in numbers)
-        return FileSplit(paths, self.labels[numbers], self.orientations[numbers], self.needs_pillow)
+        chosen = {"labels": self.labels[numbers], "orientations": self.orientations[numbers]}
+        return dataclasses.replace(self, paths=paths, **chosen)
 
 
 _TENSORS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # the tensors that readers of a split hold

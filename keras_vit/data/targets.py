@@ -16,6 +16,8 @@ from keras_vit.data.label_checks import (
     warn_doubtful_class_names,
     warn_similar_class_names,
 )
+from keras_vit.data.shards.rows import label_text
+from keras_vit.images.photo_tables import row_word
 from keras_vit.images.validation import ValidImage
 
 _MOST_DIGITS = 18  # of a class that is a number
@@ -31,6 +33,14 @@ class Targets:
     """
 
     are_texts: ClassVar[bool] = False
+
+    def open(self, path: Path, seed: int, on_bad_image: str) -> Any:
+        """The `Source` of a path that these targets alone open, arguments as of `open_source`; `None` for others."""
+        return None
+
+    def complete(self, source: Any, folder: Path) -> Any:
+        """A `Source` of a table in this folder, with what is read of its targets once the photos were checked."""
+        return source
 
     def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
         """The columns of a table that hold targets, without `path` and `split`.
@@ -101,7 +111,8 @@ class ClassLabels(Targets):
         return ("label",)
 
     def of_table(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], np.ndarray]:
-        names = sorted({row["label"] for row in rows}, key=_number_first)
+        labels = [_label_in(path, row) for row in rows]
+        names = sorted(set(labels), key=_number_first)
         if len(names) < 2:
             raise ValueError(
                 "a table must have rows of at least two classes.\n"
@@ -109,7 +120,7 @@ class ClassLabels(Targets):
             )
         warn_doubtful_class_names(names)
         numbers = {name: number for number, name in enumerate(names)}
-        return names, np.array([numbers[row["label"]] for row in rows], "int64")
+        return names, np.array([numbers[label] for label in labels], "int64")
 
     def strata(self, labels: np.ndarray) -> np.ndarray:
         return labels
@@ -134,6 +145,15 @@ class ClassLabels(Targets):
 
 
 CLASS_LABELS = ClassLabels()
+
+
+def _label_in(path: Path, row: Mapping[str, Any]) -> str:
+    """The label of a row as text; that of Parquet may be a number."""
+    label = row["label"] if isinstance(row["label"], str) else label_text(row["label"])
+    if label is None:
+        place = f"{row_word(path)} {row['line']} of {str(path)!r}"
+        raise ValueError(f"a label must be text or a whole number.\nReceived: {place}: {row['label']!r}.")
+    return label
 
 
 def _other_task(header: Sequence[str]) -> str:

@@ -3,10 +3,11 @@
 import dataclasses
 import functools
 import os
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from keras_vit.files import FileKindError, open_regular, read_regular
 from keras_vit.images.decode import MAX_BYTES
+from keras_vit.pages.formatting import printable
 
 _OPEN = 256  # shards whose descriptors are kept, since opening one on a network disk costs a round trip
 _RULE = "a shard must stay as it was when it was opened"
@@ -18,17 +19,17 @@ class ByteRange:
 
     Args:
         file: path of the file.
-        offset: of the first byte, in the file or in its record.
+        offset: of the first byte.
         size: in bytes.
         name: what messages call the photo, as `"shards/train-00000.tar:000000012.jpg"`.
-        record: number of the record that holds the bytes, in an ArrayRecord file; -1 where `offset` counts in the file.
+        state: size and `st_mtime_ns` that the file must have; `None` for any.
     """
 
     file: str
     offset: int
     size: int
     name: str
-    record: int = -1
+    state: tuple[int, int] | None = dataclasses.field(default=None, compare=False)
 
     def __str__(self) -> str:
         return self.name
@@ -41,32 +42,38 @@ def photo_bytes(place: PhotoLocation) -> bytes:
     """The bytes of a photo.
 
     Raises:
-        FileKindError: for anything but a regular file, one of more than 1 GiB, and a shard that has become shorter.
+        FileKindError: for anything but a regular file, one of more than 1 GiB, and a shard that has changed.
         OSError: if it cannot be read.
     """
     if not isinstance(place, ByteRange):
         return read_regular(place, MAX_BYTES)
     if place.size > MAX_BYTES:
-        raise FileKindError("a photo must have at most 1 GiB", str(place), f"more than {MAX_BYTES:,} bytes")
-    data = _read_record(place) if place.record >= 0 else _read_range(place)
-    if len(data) != place.size:
-        raise FileKindError(_RULE, str(place), "in a shard that was cut short")
+        raise _error("a photo must have at most 1 GiB", place, f"more than {MAX_BYTES:,} bytes")
+    data, status = _read_range(place)
+    if len(data) != place.size or (place.state is not None and status.st_size < place.state[0]):
+        raise _error(_RULE, place, "in a shard that was cut short")
+    if place.state not in (None, (status.st_size, status.st_mtime_ns)):  # the photo may be another one
+        raise _error(_RULE, place, "in a shard that has changed")
     return data
+
+
+def _error(rule: str, place: ByteRange, reason: str) -> FileKindError:
+    return FileKindError(rule, f"{printable(place)}: {reason}", reason)
 
 
 def close_shards() -> None:
     """Closes the shards that are kept open, so that those which were replaced meanwhile are opened anew."""
     _descriptor.cache_clear()
-    _reader.cache_clear()
 
 
-def _read_range(place: ByteRange) -> bytes:
+def _read_range(place: ByteRange) -> tuple[bytes, os.stat_result]:
+    """The bytes, and the state of the file after they were read."""
     if hasattr(os, "pread"):
         descriptor = _descriptor(place.file)  # held by name, so that it stays open while this thread reads
-        return os.pread(descriptor.number, place.size, place.offset)
+        return os.pread(descriptor.number, place.size, place.offset), os.fstat(descriptor.number)
     with open_regular(place.file) as file:  # Windows
         file.seek(place.offset)
-        return file.read(place.size)
+        return file.read(place.size), os.fstat(file.fileno())
 
 
 class _Descriptor:
@@ -84,20 +91,3 @@ class _Descriptor:
 @functools.lru_cache(_OPEN)
 def _descriptor(path: str) -> _Descriptor:
     return _Descriptor(path)
-
-
-def _read_record(place: ByteRange) -> bytes:
-    try:
-        record = _reader(place.file).read([place.record])[0]
-    except (IndexError, RuntimeError, ValueError) as error:
-        raise FileKindError(_RULE, str(place), "in a shard that is damaged") from error
-    return record[place.offset : place.offset + place.size]
-
-
-@functools.lru_cache(_OPEN)
-def _reader(path: str) -> Any:
-    """A reader of ArrayRecord by the numbers of records, for several threads."""
-    from array_record.python.array_record_module import ArrayRecordReader
-
-    os.stat(path)  # whose error has the path
-    return ArrayRecordReader(path, options="readahead_buffer_size:0")

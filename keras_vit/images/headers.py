@@ -25,7 +25,8 @@ _NOT_FRAMES = (0xC4, 0xC8, 0xCC)
 _SEQUENTIAL = 0xC1  # last marker of a frame with Huffman codes that is not progressive
 _START, _END, _EXIF = 0xDA, 0xD9, 0xE1
 _LONE = (0x01, *range(0xD0, 0xD9))  # markers without a length
-_ORIENTATION, _SHORT = 0x0112, 3  # tag and type of the entry
+_ORIENTATION = 0x0112  # tag of the entry
+_SHORTS, _LONGS = (3, 8), (4, 9, 13)  # its types, of 2 and of 4 bytes; it should be 3, and Pillow reads them all
 
 HeaderFacts = collections.namedtuple("HeaderFacts", "orientation one_scan within_limits")
 
@@ -271,7 +272,9 @@ def _from_tiff(block: Tensor) -> Tensor:
         return tf.where(little, other * 256 + one, one * 256 + other)
 
     row = tf.argmax(number(0) == _ORIENTATION)  # the first of several
-    value = tf.where(number(2)[row] == _SHORT, number(8)[row], 1)
+    kind, first, second = (number(place)[row] for place in (2, 8, 10))
+    whole = tf.where(little, first + second * 65536, first * 65536 + second)
+    value = tf.where(tf.reduce_any(kind == _SHORTS), first, tf.where(tf.reduce_any(kind == _LONGS), whole, 1))
     right = (number(0)[row] == _ORIENTATION) & (value >= 1) & (value <= 8)
     return tf.where(right, value, 1)
 
@@ -377,5 +380,6 @@ def _orientation_in_tiff(block: bytes) -> int:
     for start in range(directory + 2, min(directory + 2 + 12 * entries, len(block) - 11), 12):
         tag, kind = (int.from_bytes(block[start + i : start + i + 2], order) for i in (0, 2))
         if tag == _ORIENTATION:
-            return int.from_bytes(block[start + 8 : start + 10], order) if kind == _SHORT else 1
+            size = 2 if kind in _SHORTS else 4
+            return int.from_bytes(block[start + 8 : start + 8 + size], order) if kind in _SHORTS + _LONGS else 1
     return 1

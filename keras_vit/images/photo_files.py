@@ -34,24 +34,34 @@ SUFFIXES = UNSUPPORTED_SUFFIXES | {*READABLE, *HEIC, ".gif", ".tif", ".tiff", ".
 _SHARD_KINDS = {"tar": "tar", "tfrecord": "tfrecord", "tfrecords": "tfrecord", "tfrec": "tfrecord"}
 _SHARD_KINDS |= {"parquet": "parquet", "array_record": "array_record", "arrayrecord": "array_record"}
 _SHARD = re.compile(rf"\.({'|'.join(_SHARD_KINDS)})(-\d+-of-\d+)?$", re.IGNORECASE)
+# One that is being downloaded or was renamed, as `x.tar.part` and `x.tar~`.
+_LIKE_A_SHARD = re.compile(rf"\.({'|'.join(_SHARD_KINDS)})(?![a-z0-9])", re.IGNORECASE)
 _PACKED = re.compile(r"\.(tar\.(gz|bz2|xz|zst)|tgz|tfrecords?\.gz)$", re.IGNORECASE)
 # A photo that was downloaded, copied or edited: `x.jpg?width=300`, `x.jpg_large`, `x.jpg.1` and `x.png~`.
 _LIKE_A_PHOTO = re.compile(r"\.(jpe?g|png|webp|bmp|gif|tiff?|heic|heif|avif)[^a-z]", re.IGNORECASE)
-_BEGINNINGS = rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP"  # of JPEG, PNG and WebP
+_BEGINNINGS = rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP|BM.{4}\0{4}"  # of JPEG, PNG, WebP and BMP
+_BEGINNINGS += rb"|GIF8[79]a|II\*\0|MM\0\*|.{4}ftyp(avif|hei[cfmsx]|mif1|msf1)"  # of GIF, TIFF, AVIF and HEIC
 _LONGEST_BEGINNING = 12
-# Files that usually lie among photos: labels, notes and what systems and programs keep.
+# Files that usually lie among photos and shards: labels, checksums, notes and what systems and programs keep.
 _SIDE_FILES = (
-    ".bak .cfg .cls .css .csv .dat .db .doc .docx .env .h5 .html .htm .ini .ipynb .js .json .jsonl .keras .lnk .log "
-    ".lst .mat .md .npy .npz .pdf .pkl .pt .py .pyc .rst .rtf .sh .sqlite .toml .tsv .txt .url .xls .xlsx .xml .xmp "
-    ".yaml .yml"
+    ".asc .bib .cff .cfg .cls .crc .css .csv .dat .db .doc .docx .done .env .h5 .html .htm .idx .index .ini .ipynb .js "
+    ".json .jsonl .keras .lnk .lock .log .lst .mat .md .md5 .names .npy .npz .ok .onnx .pbtxt .pdf .pkl .proto .pt "
+    ".pth .py .pyc .rst .rtf .safetensors .sh .sha1 .sha256 .sha512 .sig .sqlite .toml .tsv .txt .url .xls .xlsx .xml "
+    ".xmp .yaml .yml .jsonld .photos"  # the last are copies in a cache of this library
 )
-SIDE_FILES = frozenset(_SIDE_FILES.split())
+_SIDE_SUFFIXES = frozenset(_SIDE_FILES.split())
+_NOTES = {"checksums", "license", "makefile", "manifest", "readme"}  # without a suffix, as others in capitals
+# Labels of ImageNet, which torchvision wants next to the folders of its splits, and what it makes of them.
+_OF_IMAGENET = re.compile(r"ILSVRC\d+_devkit\w*\.tar\.gz|meta\.bin", re.IGNORECASE)
+_BACKUP = re.compile(r"(\.(bak|old|orig|gz|bz2|xz|zst)|~)+$", re.IGNORECASE)  # what a copy adds to the name of a file
 # Of Synology and QNAP, of Windows, of Linux and of macOS, in lower case.
 _SYSTEM = {"@eadir", "@tmp", "@recycle", "@recently-snapshot", "@__thumb", "#recycle", "#snapshot"}
 _SYSTEM |= {"$recycle.bin", "system volume information", "lost+found", "network trash folder", "temporary items"}
 JOB_LIST = "photos.jsonl"  # in the folder of `keras-vit embed`, whose .parquet files are vectors
 LOOSE, SHARDS = "photos outside of the class folders", "shards"  # of files that are passed over
-_NAMED = 10  # folders or links that a message names
+_NAMED, _NAMED_HIDDEN = 10, 3  # folders or links that a message names
+_LOOP = "a link to a folder that it is in"
+_STORES = (".git", ".dvc")  # what is in these has names outside, as files or links
 _SYSTEM_PATTERN = re.compile(r"[.]|__|found\.\d{3}$")  # hidden; of archives, as `__MACOSX`; of chkdsk
 
 
@@ -61,15 +71,17 @@ class PassedOver:
 
     Attributes:
         unreadable: paths of folders that cannot be listed, and the reasons.
-        repeated: links to folders, and what these are: one that was walked already, or one above the link.
+        repeated: links to photos and folders, and which other one of the walk each is; `""` for one above the link.
         shards: paths of files that are no photo and hold many, as tars.
         others: paths of files whose suffix is not that of a photo, as `x.jpg.1`, without those of usual side files.
+        hidden: paths of hidden photos, and of folders that are hidden or belong to a system.
     """
 
     unreadable: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     repeated: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     shards: list[str] = dataclasses.field(default_factory=list)
     others: list[str] = dataclasses.field(default_factory=list)
+    hidden: list[str] = dataclasses.field(default_factory=list)
 
     def check(self) -> None:
         """Raises a `ValueError` that names the folders that cannot be listed, if there are any."""
@@ -80,9 +92,10 @@ class PassedOver:
             )
 
     def notes(self) -> list[str]:
-        """Lines about links that were not followed, and shards that lie among photos."""
-        are = f"{plural(len(self.repeated), 'link')} to folders not followed, so that no photo counts twice"
-        lines = [f"{are}: {_listed(self.repeated)}"] if self.repeated else []
+        """Lines about links that were not followed, and about files and hidden photos that were not read."""
+        found = [(link, f"which is {printable(first)}" if first else _LOOP) for link, first in self.repeated]
+        are = f"{plural(len(found), 'link')} not followed, so that no photo counts twice"
+        lines = [f"{are}: {_listed(found)}"] if found else []
         if self.shards:
             first = printable(min(self.shards))
             lines.append(f"{plural(len(self.shards), 'shard')} not read, as photos lie in folders here: {first}")
@@ -91,16 +104,32 @@ class PassedOver:
             lines.append(
                 f"{count} not read, as the suffix is not that of a photo: {first}. Rename those that are photos"
             )
+        if hidden := [path for path in self.hidden if is_photo(_shown(path)) or _photos_by_name(path)]:
+            items = plural(len(hidden), "hidden or system item")
+            lines.append(f"{items} with photos not read: {printable(', '.join(sorted(hidden)[:_NAMED_HIDDEN]))}")
         return lines
 
 
 def _listed(found: list[tuple[str, str]]) -> str:
+    found = sorted(set(found))  # a folder may be listed more than once
     more = f"; and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-    return "; ".join(f"{printable(path)}, {reason}" for path, reason in sorted(found)[:_NAMED]) + more
+    return "; ".join(f"{printable(path)}, {reason}" for path, reason in found[:_NAMED]) + more
+
+
+def _shown(path: str) -> str:
+    """The name of a hidden file without its points; of `._x.jpg`, which macOS keeps of `x.jpg`, nothing."""
+    name = os.path.basename(path)
+    return "" if name.startswith("._") else name.lstrip(".")
+
+
+def _photos_by_name(folder: str) -> bool:
+    """Whether files below a folder are photos by their names."""
+    is_store = os.path.basename(folder) in _STORES
+    return not is_store and any(is_photo(name) for _, _, names in os.walk(folder) for name in names)
 
 
 def shard_kind(path: str | Path) -> str | None:
-    """`"tar"`, `"tfrecord"`, `"parquet"` or `"array_record"` by the name of a file; `None` for another."""
+    """`"tar"`, `"tfrecord"`, `"parquet"`, or `"array_record"`, which is refused, by the name of a file; else `None`."""
     found = _SHARD.search(os.path.basename(path))
     return _SHARD_KINDS[found[1].lower()] if found else None
 
@@ -112,7 +141,19 @@ def is_packed_shard(path: str | Path) -> bool:
 
 def is_shard(name: str) -> bool:
     """Whether a file is by its name a shard, also a compressed one, and not hidden."""
-    return not name.startswith(".") and (shard_kind(name) is not None or is_packed_shard(name))
+    is_named = shard_kind(name) is not None or is_packed_shard(name)
+    return is_named and not name.startswith(".") and not _OF_IMAGENET.fullmatch(name)
+
+
+def is_like_a_shard(name: str) -> bool:
+    """Whether a file next to shards that is none by its name may be one: any that is no photo, and no known side file.
+
+    A hidden one has the name of a shard, as rsync calls one that it is bringing. `_metadata` is of Parquet.
+    """
+    if name.startswith("."):
+        return _LIKE_A_SHARD.search(shown := _shown(name)) is not None and not _is_side_file(shown)
+    is_note = "." not in name and (name.isupper() or name.startswith("_") or name.lower() in _NOTES)
+    return not (is_note or is_shard(name) or is_photo(name) or _has_side_suffix(name))
 
 
 def is_system(name: str) -> bool:
@@ -159,8 +200,13 @@ def is_like_a_photo(name: str) -> bool:
 
 
 def _is_side_file(name: str) -> bool:
-    suffix = os.path.splitext(name)[1].lower()
-    return name.startswith(".") or not suffix or suffix in SIDE_FILES
+    return name.startswith(".") or not os.path.splitext(name)[1] or _has_side_suffix(name)
+
+
+def _has_side_suffix(name: str) -> bool:
+    """Whether a file is a side file by its suffix, also as a backup or compressed, as `labels.csv~`."""
+    suffix = os.path.splitext(_BACKUP.sub("", name))[1].lower()
+    return suffix in _SIDE_SUFFIXES or _OF_IMAGENET.fullmatch(name) is not None
 
 
 def _is_photo_file(entry: os.DirEntry, suffixes: Collection[str] = SUFFIXES) -> bool:
@@ -169,10 +215,17 @@ def _is_photo_file(entry: os.DirEntry, suffixes: Collection[str] = SUFFIXES) -> 
         return not entry.name.startswith(".")
     if _is_dead_link(entry):
         return not is_shard(entry.name)
-    if os.path.splitext(entry.name)[1]:
+    return _counts(entry.path, suffixes)
+
+
+def _counts(path: str, suffixes: Collection[str]) -> bool:
+    name = os.path.basename(path)
+    if name.startswith(".") or is_photo(name, suffixes):
+        return not name.startswith(".")
+    if os.path.splitext(name)[1]:
         return False
     try:
-        with open_regular(entry.path) as file:
+        with open_regular(path) as file:
             return re.match(_BEGINNINGS, file.read(_LONGEST_BEGINNING), re.DOTALL) is not None
     except FileKindError:
         return False
@@ -183,7 +236,7 @@ def _is_photo_file(entry: os.DirEntry, suffixes: Collection[str] = SUFFIXES) -> 
 def photos_below(
     folder: Path, suffixes: Collection[str] = SUFFIXES, passed: PassedOver | None = None
 ) -> Iterator[Path]:
-    """The photos in a folder and in the folders below it, in no order. Links to folders are followed, each folder once.
+    """The photos in a folder and in the folders below it, in no order. Links are followed, each file and folder once.
 
     Args:
         folder: path of the folder.
@@ -191,18 +244,38 @@ def photos_below(
         passed: gets what is not entered; without it that is left out.
     """
     passed = PassedOver() if passed is None else passed
-    for place, files in _walk(str(folder), passed):
+    known: dict[str, str] = {}
+    links = []
+    for place, files in _walk(str(folder), passed, known):
         is_job = any(entry.name == JOB_LIST for entry in files)
         for entry in files:
             if not is_photo(entry.name, suffixes) and is_shard(entry.name) and not is_job:
                 passed.shards.append(entry.path)
             elif _is_photo_file(entry, suffixes):
-                yield Path(place, entry.name)
+                if entry.is_symlink():
+                    links.append(entry)
+                else:
+                    yield Path(place, entry.name)
+            elif is_photo(_shown(entry.name), suffixes):
+                passed.hidden.append(entry.path)
             elif not is_job and not is_shard(entry.name) and not _is_side_file(entry.name):
                 passed.others.append(entry.path)
+    for link in sorted(entry.path for entry in links):
+        real = os.path.realpath(link)
+        place, name = os.path.split(real)
+        first = known.get(real, "")
+        if not first and place in known and _counts(real, suffixes):
+            first = os.path.join(known[place], name)
+        if first and os.path.exists(real):  # links to nothing are named by whoever reads them
+            passed.repeated.append((link, first))
+        else:
+            known[real] = link
+            yield Path(link)
 
 
-def _walk(top: str, passed: PassedOver, others: bool = False) -> Iterator[tuple[str, list[os.DirEntry]]]:
+def _walk(
+    top: str, passed: PassedOver, known: dict[str, str] | None = None, others: bool = False
+) -> Iterator[tuple[str, list[os.DirEntry]]]:
     """Each folder, and what in it is none. Folders come before links, so that a photo has its own path, not a link's.
 
     Folders are known by their real paths, since numbers of files differ or repeat on some file systems.
@@ -210,21 +283,22 @@ def _walk(top: str, passed: PassedOver, others: bool = False) -> Iterator[tuple[
     Args:
         top: path of the first folder.
         passed: gets what is not entered.
+        known: gets the path of each folder by its real path.
         others: whether hidden and system folders are entered, and links are not.
     """
-    known: dict[str, str] = {}
+    known = {} if known is None else known
     links = collections.deque([top])
     while links:
         link = links.popleft()
         real, found = os.path.realpath(link), []
         if link != top and is_within(os.path.realpath(os.path.dirname(link)), real):
-            passed.repeated.append((link, "a link to a folder that it is in"))
+            passed.repeated.append((link, ""))
             continue
         folders = [(link, real)]
         while folders:
             place, real = folders.pop()
             if real in known:
-                passed.repeated.append((place, f"which is {printable(known[real])}"))
+                passed.repeated.append((place, known[real]))
                 continue
             known[real] = place
             files = []
@@ -232,7 +306,7 @@ def _walk(top: str, passed: PassedOver, others: bool = False) -> Iterator[tuple[
                 if not _is_folder(entry):
                     files.append(entry)
                 elif is_system(entry.name) and not others:
-                    continue
+                    passed.hidden.append(entry.path)
                 elif _is_link(entry):
                     found.append(entry.path)
                 else:

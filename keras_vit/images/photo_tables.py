@@ -1,4 +1,4 @@
-"""Tables of photos: CSV files in UTF-8 whose first line names the columns, one of them `path`."""
+"""Tables of photos: CSV files in UTF-8 whose first line names the columns, one of them `path`; and Parquet with it."""
 
 import contextlib
 import csv
@@ -6,21 +6,77 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
+from keras_vit.checks import check_installed
 from keras_vit.files import FileKindError, expand_path, open_regular
 from keras_vit.images.photo_files import is_photo
 
 _COLUMNS = ("path", "label", "labels", "split")  # also with capitals
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # by suffix
+_PARQUET = ".parquet"
 _MOST_BYTES = 1 << 34
 _SHOWN = 60  # letters of a line in an error
+_URL = re.compile(r"file:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # a single letter is a drive of Windows
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file lists photos by their paths: by its name, or a Parquet file with `path` and without photos."""
+    suffix = path.suffix.lower()
+    if suffix == _PARQUET:
+        return os.path.isfile(path) and _lists_paths(path)
+    return suffix in DELIMITERS and not os.path.isdir(path)
+
+
+def _lists_paths(path: Path) -> bool:
+    try:
+        import pyarrow.parquet
+        import pyarrow.types as types
+    except ImportError:
+        return False  # the reader of shards names the extra
+    try:
+        schema = pyarrow.parquet.read_schema(path)
+    except (pyarrow.ArrowException, OSError, ValueError):
+        return False  # and says what is wrong
+    kinds = {name: field.type for name, field in zip(known_names(schema.names), schema, strict=True)}
+    bytes_in = (types.is_struct, types.is_binary, types.is_large_binary)
+    return "path" in kinds and not any(is_kind(kind) for kind in kinds.values() for is_kind in bytes_in)
+
+
+def row_word(path: Path) -> str:
+    """What the number of a row in an error counts: `"line"` of a text, from 1, or `"row"`, from 0."""
+    return "row" if path.suffix.lower() == _PARQUET else "line"
+
+
+def path_cell(table: Path, number: int, row: Mapping[Any, Any]) -> str:
+    """The path in a row, without spaces around it and with `~` expanded; `""` for none.
+
+    Raises:
+        ValueError: for what is no text, has a NUL, or is a URL, also of a file; the message names the row.
+    """
+    cell = "" if row["path"] is None else row["path"]
+    place = f"{row_word(table)} {number} of {str(table)!r}"
+    if not isinstance(cell, str) or "\0" in cell:
+        raise ValueError(f"a path must be the name of a file, as text without NUL.\nReceived: {place}: {cell!r:.80}.")
+    found = os.path.expanduser(cell.strip())
+    if _URL.match(found) and not os.path.lexists(table.parent / found):
+        raise ValueError(
+            f"a path must be the name of a file, not a URL.\nReceived: {place}: {found!r:.80}. Leave out what stands "
+            "before the path of the file, as file://, and download other photos first."
+        )
+    return found
+
+
+def known_names(names: Sequence[str]) -> list[str]:
+    """The names of columns, those that this package reads in small letters."""
+    known = {name: name.lower() for name in names if name.lower() in _COLUMNS and name.lower() not in names}
+    return [known.get(name, name) for name in names]
 
 
 @contextlib.contextmanager
-def open_table(path: Path, most_bytes: int = _MOST_BYTES) -> Iterator["PhotoTable"]:
+def open_table(path: Path, most_bytes: int = _MOST_BYTES) -> Iterator["PhotoTable | ParquetTable"]:
     """Opens a table.
 
     Raises:
@@ -28,16 +84,61 @@ def open_table(path: Path, most_bytes: int = _MOST_BYTES) -> Iterator["PhotoTabl
             the table.
     """
     try:
+        if path.suffix.lower() == _PARQUET:
+            with open_regular(path, most_bytes) as binary:
+                yield ParquetTable(path, binary)
+            return
         with open_regular(path, most_bytes) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as file:
             yield PhotoTable(path, file)
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"a table must be text in UTF-8.\nReceived: {str(path)!r}, which is not at byte {error.start}."
+            f"a table must be text in UTF-8.\nReceived: {str(path)!r}, which is not at byte {error.start}. Save it as "
+            "CSV in UTF-8."
         ) from None
     except FileKindError as error:
         raise ValueError(f"{error}, at the place of the table {str(path)!r}.") from None
     except OSError as error:
-        raise ValueError(f"a table must be readable.\nReceived: {str(path)!r}: {error.strerror}.") from error
+        raise ValueError(f"a table must be readable.\nReceived: {str(path)!r}: {error.strerror or error}.") from error
+
+
+class ParquetTable:
+    """The rows of a Parquet table, whose cells are text, numbers or lists; `""` for none and for NaN.
+
+    Args:
+        path: of the table, for errors.
+        file: its bytes.
+
+    Raises:
+        ValueError: for a damaged file.
+        ImportError: without pyarrow.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        check_installed("pyarrow", "it reads Parquet", "shards")
+        import pyarrow.parquet
+
+        self._path = path
+        with self._named_errors():
+            self._file = pyarrow.parquet.ParquetFile(file)
+            self.columns = known_names(self._file.schema_arrow.names)
+
+    def rows(self, columns: Sequence[str] = ("path",)) -> Iterator[tuple[int, dict[Any, Any]]]:
+        """The number and the cells of each row; any of them may have several lines."""
+        with self._named_errors():
+            batches = (zip(*(column.to_pylist() for column in each), strict=True) for each in self._file.iter_batches())
+            for number, row in enumerate(itertools.chain.from_iterable(batches)):
+                cells = ("" if cell is None or cell != cell else cell for cell in row)
+                yield number, dict(zip(self.columns, cells, strict=True))
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        import pyarrow
+
+        try:
+            yield
+        except pyarrow.ArrowException as error:
+            found = str(error).split("\n")[0].rstrip(". ")
+            raise ValueError(f"a Parquet table must be whole.\nReceived: {str(self._path)!r}: {found}.") from error
 
 
 class PhotoTable:
@@ -102,8 +203,7 @@ class PhotoTable:
                 f"Received: {str(self.path)!r}, whose first line has {sign!r} between them: {names[0]!r}. Write "
                 "commas, as in 'path,label'."
             )
-        known = {name: name.lower() for name in names if name.lower() in _COLUMNS and name.lower() not in names}
-        return [known.get(name, name) for name in names]
+        return known_names(names)
 
     def _check_quotes(self, row: dict[Any, Any], columns: Sequence[str]) -> None:
         """Raises for a row of several lines that is most likely several rows."""
@@ -121,10 +221,24 @@ class PhotoTable:
             raise self._quote_error(f"the cell {broken[:_SHOWN]!r} has several lines")
         place = self.columns.index("path") if "path" in self.columns else 0
         cells = [*csv.reader(self._lines, quoting=csv.QUOTE_NONE, **self._format)]
-        named = [each[place].strip(' "') for each in cells if len(each) > place]
+        cells = [each for each in cells if len(each) > place]
+        named = [each[place].strip(' "') for each in cells]
         photos = [name for name in named if self._may_be_photo(name)]
         if len(photos) > 1:
             raise self._quote_error(f"the row goes on to {photos[1]!r}")
+        if place == 0 and named and (alike := self._like_first(named, cells)):
+            raise self._quote_error(f"the row goes on to {alike!r}")
+
+    def _like_first(self, named: Sequence[str], cells: Sequence[Sequence[str]]) -> str | None:
+        """The missing photo of another row, without a suffix: it is in the folder of the first, or has a whole row."""
+        folder, is_there = os.path.dirname(named[0]), self._may_be_photo(named[0])
+        alike = (
+            name
+            for name, each in zip(named[1:], cells[1:], strict=True)
+            if re.fullmatch(r"\S+", name) and os.path.dirname(name) == folder
+            if folder or (len(each) == len(self.columns) and not is_there)
+        )
+        return next(alike, None)
 
     def _may_be_photo(self, name: str) -> bool:
         return is_photo(os.path.basename(name)) or (

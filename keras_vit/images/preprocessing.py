@@ -12,6 +12,7 @@ import importlib.resources
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -423,7 +424,16 @@ def only_count(names: Sequence[str]) -> bool:
 
 
 def check_same_order(known: Sequence[str] | None, given: Sequence[str], argument: str) -> None:
-    """Raises for names that a model knows in another order; other names are a translation of them."""
+    """Raises for names that a model knows in another order; other names are a translation of them.
+
+    Warns:
+        UserWarning: for names of several outputs, but for those of ImageNet, where two classes are called crane.
+    """
+    usual = Counter(known if known is not None else default_names(len(given)))
+    repeats = (name for name, count in Counter(given).items() if count > max(usual[name], 1))
+    if (name := next(repeats, None)) is not None:
+        words = f"`{argument}` has {name!r} for several outputs, which answers then do not tell apart."
+        warnings.warn(words, UserWarning, stacklevel=3)
     if known is None or len(known) != len(given):
         return
     pairs = zip(given, known, strict=True)

@@ -68,7 +68,7 @@ def resize_matrix(old: Tensor, new: Tensor, kept: int, record: Any, ops: Any, ro
     scale = ops.cast(old, "float32") / ops.cast(new, "float32")
     rows = ops.arange(kept, dtype="float32") if rows is None else rows
     positions = (rows + ops.cast(corner, "float32") + 0.5) * scale - 0.5
-    distances = ops.expand_dims(positions, 1) - ops.cast(ops.expand_dims(ops.arange(old), 0), "float32")
+    distances = ops.expand_dims(positions, 1) - ops.cast(ops.expand_dims(ops.arange(old, dtype="int32"), 0), "float32")
     if record.interpolation == "area":  # a new pixel covers `scale` old ones
         weights = ops.maximum((scale + 1.0) / 2.0 - ops.abs(distances), 0.0)
         weights = ops.minimum(weights, ops.minimum(scale, 1.0))

@@ -11,11 +11,11 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_vit.checks import ArgumentError
-from keras_vit.files import FileKindError
+from keras_vit.files import MISSING, FileKindError, missing_reason
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation, photo_bytes
 from keras_vit.images.decode import PIXELS_VARIABLE, max_pixels
 from keras_vit.images.headers import (
@@ -89,7 +89,10 @@ class ValidImage:
 
 
 def check_images(
-    paths: Sequence[PhotoLocation], on_bad_image: str = "skip", others: Sequence[BadImage] = ()
+    paths: Sequence[PhotoLocation],
+    on_bad_image: str = "skip",
+    others: Sequence[BadImage] = (),
+    rows: Sequence[str] = (),
 ) -> list[ValidImage | BadImage]:
     """A `ValidImage` or `BadImage` for each file, in the order of `paths`.
 
@@ -97,6 +100,7 @@ def check_images(
         paths: image files, or slices of shards.
         on_bad_image: `"skip"` warns of bad files once; `"raise"` refuses them.
         others: what is known to be bad, as folders that cannot be listed; these are refused or warned of too.
+        rows: where a table names each file, as "line 3 of photos.csv".
 
     Raises:
         ValueError: for bad files with `on_bad_image="raise"`; the message names the first 20.
@@ -108,14 +112,18 @@ def check_images(
     with silent_descriptor(2, sys.stderr) as stderr, pool:  # libjpeg writes a line to it for each damaged file
         found = list(with_progress(pool.map(check_image, paths), len(paths), stderr))
     bad = [*others, *(image for image in found if isinstance(image, BadImage))]
+    place_of = {str(path): f" ({row})" for path, row in zip(reversed(paths), reversed(rows), strict=False)}
     if bad and on_bad_image == "raise":
         raise ArgumentError(
             f"every image must be a {READABLE_KINDS} that can be decoded.\n"
-            f'Received: {_summary(bad)}\n{_remedy(bad)} Or pass on_bad_image="skip" to leave them out.',
+            f'Received: {_summary(bad, place_of)}\n{_remedy(bad)} Or pass on_bad_image="skip" to leave them out.',
             parameters=("on_bad_image",),
         )
     if bad:
-        kinds = [f"  {count:,} {kind}, as {printable(example)}" for kind, (count, example) in _by_kind(bad).items()]
+        kinds = [
+            f"  {count:,} {kind}, as {printable(example)}{place_of.get(example, '')}"
+            for kind, (count, example) in _by_kind(bad).items()
+        ]
         lines = [f"left out {_count_in_words(bad)}:", *kinds, _remedy(bad)]
         warnings.warn("\n".join(lines), UserWarning, stacklevel=2)
     return found
@@ -133,7 +141,7 @@ def check_image(place: PhotoLocation) -> ValidImage | BadImage:
             _KNOWN[key] = _read(place)
         return _KNOWN[key]
     except FileNotFoundError:
-        return BadImage(path, "no such file")
+        return BadImage(path, missing_reason(path))
     except UnicodeEncodeError:
         return BadImage(ascii(path), "a file name that is not UTF-8")
     except FileKindError as error:
@@ -296,7 +304,9 @@ def _remedy(bad: Sequence[BadImage]) -> str:
     steps += [f"Set {PIXELS_VARIABLE} to a higher number, or save large photos smaller."] if large else []
     locked = {reason for reason in reasons if "cannot be " in reason}
     steps += ["Grant the right to read those that cannot be read or listed."] if locked else []
-    if any(_NEEDS not in reason for reason in reasons - converted - locked - large):
+    missing = {reason for reason in reasons if reason.startswith(MISSING)}
+    steps += ["Correct the paths of those that are missing; in a table they begin at its folder."] if missing else []
+    if any(_NEEDS not in reason for reason in reasons - converted - locked - large - missing):
         steps.append("Bring those that are damaged, or no photos, again, or remove them.")
     return " ".join(steps)
 
@@ -305,8 +315,8 @@ def _count_in_words(bad: Sequence[BadImage]) -> str:
     return f"{len(bad):,} bad image{'s' * (len(bad) > 1)}"
 
 
-def _summary(bad: Sequence[BadImage]) -> str:
-    lines = [f"  {printable(image.path)}: {image.reason}" for image in bad[:_NAMED]]
+def _summary(bad: Sequence[BadImage], place_of: Mapping[str, str]) -> str:
+    lines = [f"  {printable(image.path)}{place_of.get(image.path, '')}: {image.reason}" for image in bad[:_NAMED]]
     more = [f"  and {len(bad) - _NAMED} more"] if len(bad) > _NAMED else []
     return "\n".join([f"{_count_in_words(bad)}:", *lines, *more])
 

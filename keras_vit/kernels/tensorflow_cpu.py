@@ -10,8 +10,8 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Tensor, Variable
+from keras_vit.checks import processor_flags
 from keras_vit.kernels import plain
-from keras_vit.processor import processor_flags
 
 
 def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The layers from image to logits, in that order. They are written with `keras.ops` and `keras_vit.kernels`.
+"""The layers from image to logits. They are written with `keras.ops` and `keras_vit.kernels`.
 
 Axes, here and everywhere: `B` batch, `H W` image height and width in pixels, `C` channels, `P` patch
 side, `h w` patch grid, `N = h*w` patches, `T` tokens in the encoder, `D` token width, `A` heads,
@@ -6,6 +6,9 @@ side, `h w` patch grid, `N = h*w` patches, `T` tokens in the encoder, `D` token 
 """
 
 from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.dense_heads.dpt import DepthOutput, DPTHead, Fusion, ResidualUnit
+from keras_vit.layers.dense_heads.linear import DepthFromBins, LinearHead
+from keras_vit.layers.dense_heads.maps import PadToMultiple, ResizeToImages, TapMaps
 from keras_vit.layers.encoder import TransformerBlock
 from keras_vit.layers.kinds.axial import AxialBlock
 from keras_vit.layers.kinds.naflex_embedding import PatchColumn, PatchMask, ZeroPadding
@@ -55,6 +58,15 @@ __all__ = [
     "PatchColumn",
     "PatchMask",
     "ZeroPadding",
+    "PadToMultiple",
+    "TapMaps",
+    "LinearHead",
+    "DepthFromBins",
+    "DPTHead",
+    "Fusion",
+    "ResidualUnit",
+    "DepthOutput",
+    "ResizeToImages",
     "TokenEmbedding",
     "TextPositions",
     "TextMask",

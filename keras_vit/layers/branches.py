@@ -98,7 +98,7 @@ class Branches(CastingLayer):
         self.parts = block_parts(self.hidden_size, self.mlp_dim, **{name: arguments[name] for name in PART_FIELDS})
         inputs = {"patch_indices": self.relative_patches, "rotation": self.rotary_layout}
         inputs |= {"bias": self.use_attention_bias or None}
-        # A block takes one of them: constraints of the config leave no two. A saved block keeps that order.
+        # At most one: the config's constraints forbid two together. The order is that of saved blocks.
         self.optional_inputs = tuple(name for name, reason in inputs.items() if reason is not None)[:1]
         self._make_layers(self.dtype_policy)
 

@@ -112,7 +112,7 @@ class PatchEmbedding(ConfiguredLayer):
         return kernels.patch_rows(images, self.projection, training)  # (B, N, D)
 
     def _whole_patches_only(self, images: Tensor) -> Tensor:
-        """Fails in the running graph where a side, unknown until then, is no multiple of P: a convolution crops."""
+        """An error where a side known to the running graph alone is no multiple of P: a convolution would crop."""
         batch, height, width, channels = ops.shape(images)
         side = self.patch_size
         return ops.reshape(images, (batch, height // side * side, width // side * side, channels))

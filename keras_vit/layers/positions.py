@@ -123,7 +123,7 @@ class AddPositionEmbs(ConfiguredLayer):
         if known and self.kind in FIXED_POSITIONS:
             return _sincos_table(grid, size, self.num_prefix_tokens, self.kind)
         if self.kind in FIXED_POSITIONS:
-            rows, columns = (ops.cast(ops.arange(n), "float32") for n in grid)
+            rows, columns = (ops.cast(ops.arange(n, dtype="int32"), "float32") for n in grid)
             patches = ops.expand_dims(sincos2d(rows, columns, size, ops, self.kind), 0)  # (1, N, D)
             return ops.concatenate([ops.zeros((1, self.num_prefix_tokens, size)), patches], axis=1)
         ratio = max(self.grid) / ops.cast(ops.maximum(*grid), "float32")
@@ -387,11 +387,11 @@ class RelativeBias(ConfiguredLayer):
         """The matrix of one axis where the graph knows the grid; a progression of ratio 1 leaves the table as it is."""
         count = 2 * new - 1
         if self.resize_method == "bilinear":
-            indices = ops.cast(ops.arange(count), "float32")
+            indices = ops.cast(ops.arange(count, dtype="int32"), "float32")
             return resize_matrix(indices, ops.cast(count, "float32"), 2 * old - 1, "bilinear", ops)
         ratios = ops.convert_to_tensor(ratios_of(old))
         ratio = ops.where(same, 1.0, ops.take(ratios, ops.minimum(new, len(ratios_of(old))) - 1))
-        targets = ops.cast(ops.arange(count), "float32") - ops.cast(new - 1, "float32")
+        targets = ops.cast(ops.arange(count, dtype="int32"), "float32") - ops.cast(new - 1, "float32")
         return linear_matrix(targets, geometric_offsets(ratio, old, ops), ops)
 
     def weights_at(self, grid: Pair, resize_method: str | None = None) -> dict[str, np.ndarray]:
@@ -416,7 +416,7 @@ def resized_axis(values: np.ndarray, new: int, old: int, method: str, ratio: flo
 
 def axis_matrix(new: Any, old: int, method: str, added: Any = 0.0, ratio: Any = None) -> Tensor:
     """`(new, old)` in float32, of an int or of a scalar tensor; `added` goes to the new length in the scale."""
-    indices, length = ops.cast(ops.arange(new), "float32"), ops.cast(new, "float32") + added
+    indices, length = ops.cast(ops.arange(new, dtype="int32"), "float32"), ops.cast(new, "float32") + added
     return ops.cast(resize_matrix(indices, length, old, method, ops, ratio), "float32")
 
 

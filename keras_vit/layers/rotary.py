@@ -128,7 +128,7 @@ class RotaryPositions(ConfiguredLayer):
         if patch_indices is None or not training:
             return table[None]
         prefix = ops.broadcast_to(
-            ops.arange(self.num_prefix_tokens), (ops.shape(patch_indices)[0], self.num_prefix_tokens)
+            ops.arange(self.num_prefix_tokens, dtype="int32"), (ops.shape(patch_indices)[0], self.num_prefix_tokens)
         )
         rows = ops.concatenate([prefix, patch_indices + self.num_prefix_tokens], axis=1)  # (B, T)
         return ops.transpose(ops.take(table, rows, axis=1), (1, 0, 2, 3, 4))

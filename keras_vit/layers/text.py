@@ -29,10 +29,10 @@ class TokenEmbedding(ConfiguredLayer):
         scale_tokens: whether vectors are multiplied by the root of D.
 
     Call arguments:
-        ids: int `(B, T)`, each below V.
+        ids: int `(B, T)`, each from 0 to V - 1.
 
     Returns:
-        `(B, T, D)`.
+        `(B, T, D)`; of another id NaN, where the backend does not raise.
 
     Example:
         >>> layer = keras_vit.layers.TokenEmbedding(50, 12)
@@ -51,7 +51,14 @@ class TokenEmbedding(ConfiguredLayer):
         self.embeddings = self.add_weight(name="embeddings", shape=shape, initializer=first)
 
     def call(self, ids: Tensor) -> Tensor:
-        tokens = ops.cast(ops.take(self.embeddings, ids, axis=0), self.compute_dtype)
+        # Without this, -1 is the last row, and on a GPU or under XLA an id above V another one.
+        ids = ops.where(ids < 0, ids - self.vocabulary_size, ids)
+        is_known = ops.logical_and(ids >= 0, ids < self.vocabulary_size)[..., None]
+        # An error of TensorFlow in a graph has the name of the operation, which costs an export nothing.
+        with keras.name_scope(f"ids_must_be_from_0_to_{self.vocabulary_size - 1}_the_rows_of_the_token_table"):
+            rows = ops.take(self.embeddings, ids, axis=0)
+        tokens = ops.where(is_known, rows, np.nan)
+        tokens = ops.cast(tokens, self.compute_dtype)
         return tokens * self.hidden_size**0.5 if self.scale_tokens else tokens
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -131,7 +138,7 @@ class TextMask(ConfiguredLayer):
         self.causal, self.pad_id = causal, pad_id
 
     def call(self, ids: Tensor) -> Tensor:
-        places = ops.arange(ops.shape(ids)[1])
+        places = ops.arange(ops.shape(ids)[1], dtype="int32")
         readable = ops.ones_like(places)[:, None] * ops.ones_like(places)[None] > 0  # (T, T)
         if self.causal:
             readable = places[:, None] >= places[None]

@@ -9,12 +9,14 @@ import os
 import re
 import tempfile
 import textwrap
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from keras_vit.checks import ArgumentError
 from keras_vit.files import read_head
 
+FIRST_LINE, _MINUTE = 10, 60  # seconds to the first line on the speed, and between those that follow
 WIDTH = 79  # letters of a line, so that none wraps in 80 columns
 _NAME = 10  # letters of a fact's name and the space after it
 _NUMBER = re.compile(r"-|none|[\d.,]+(e[-+]\d+)?%?")
@@ -155,6 +157,29 @@ def clock_time(seconds: float) -> str:
     now = datetime.datetime.now()
     end = now + datetime.timedelta(seconds=seconds)
     return f"{end:%H:%M}" if end.date() == now.date() else f"{end:%Y-%m-%d %H:%M}"
+
+
+class Pace:
+    """Lines on how far a job is: after ten seconds, and then once a minute.
+
+    Args:
+        total: of what is to be done.
+        unit: in words, as `"photos"`.
+    """
+
+    def __init__(self, total: int, unit: str) -> None:
+        self._total, self._unit, self._began = total, unit, time.monotonic()
+        self._next = self._began + FIRST_LINE
+
+    def lines(self, done: int) -> Iterator[str]:
+        """The line, if it is time for one."""
+        now = time.monotonic()
+        if done and now >= self._next:
+            self._next = now + _MINUTE
+            speed = done / (now - self._began)
+            left = (self._total - done) / speed
+            end = f"{duration(left)} left, until {clock_time(left)}"
+            yield f"{done:,} of {self._total:,} {self._unit}, {speed:,.1f} a second, {end}"
 
 
 def plural(number: int, name: str) -> str:

@@ -48,7 +48,7 @@ class Recorder(keras.callbacks.Callback):
         self._best: Any = None  # of the task's metric and the loss, larger is better
         self._average: Any = None
         self._began = time.monotonic()
-        self._seconds = 0.0  # of training in other processes
+        self.seconds_before = 0.0  # of training in other processes
 
     @property
     def best_model(self) -> Path | None:
@@ -76,7 +76,7 @@ class Recorder(keras.callbacks.Callback):
         self.run.mark = state.get("mark", self.run.mark)
         self.best_epoch, self.last_epoch = state["best_epoch"], state["last_epoch"]
         self._best = None if state["best"] is None else tuple(state["best"])
-        self._seconds = state["seconds"]
+        self.seconds_before = state["seconds"]
         self.stopped = state.get("stopped")
         self.run.set_metrics_text(state["metrics"])
 
@@ -85,7 +85,7 @@ class Recorder(keras.callbacks.Callback):
         self._average.leave()
 
     def _elapsed(self) -> float:
-        return self._seconds + time.monotonic() - self._began
+        return self.seconds_before + time.monotonic() - self._began
 
     def on_test_begin(self, logs: Logs = None) -> None:
         self._average.enter()

@@ -130,8 +130,8 @@ def finetune(
     print_fn(f"Fine-tuning into {printable(shared_run_dir(out))}")
     begun = original_plan(options, earlier)
     preparation = prepare(data, original_options(options, earlier), print_fn, begun)
-    asked = dataclasses.replace(preparation.options, accumulation_steps=options.accumulation_steps)
-    preparation = dataclasses.replace(preparation, options=asked)
+    with_accumulation = dataclasses.replace(preparation.options, accumulation_steps=options.accumulation_steps)
+    preparation = dataclasses.replace(preparation, options=with_accumulation)
     configuration = run_configuration(preparation, data, out)
     check_same_everywhere(resume_fingerprint(configuration))  # of processes that train together
     if longer:
@@ -188,7 +188,7 @@ def _reopen(
     checkpoints: Checkpoints,
     configuration: dict[str, Any],
 ) -> None:
-    """Makes a finished run an unfinished one of more steps; a kill leaves the one or the other.
+    """Makes a finished run an unfinished one of more steps; after a kill it is still the one or already the other.
 
     The weights and the optimizer go on as they were. The random numbers of dropout begin anew.
     """

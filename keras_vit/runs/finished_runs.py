@@ -89,9 +89,9 @@ def find_longer(out: FilePath, options: FinetuneOptions) -> dict[str, Any] | Non
     try:
         result, config = _read_finished(folder)
         plan, recipe = config["plan"], config["recipe"]
-        asked = (options.epochs or 0) > plan["epochs"] or (options.steps or 0) > plan["steps"]
+        longer = (options.epochs or 0) > plan["epochs"] or (options.steps or 0) > plan["steps"]
         names = {name for name, _ in _other_options(config["arguments"], options)}
-        if not asked or not names or not names <= {"epochs", "steps"}:
+        if not longer or not names or not names <= {"epochs", "steps"}:
             return None
         keeps_rate = recipe["schedule"] == "linear" and plan["final_learning_rate"] == plan["learning_rate"]
         keeps_rate |= recipe["schedule"] == "rsqrt" and not recipe["cooldown_steps"]
@@ -137,9 +137,9 @@ def sweep_finished(folder: Path) -> None:
 def _other_options(before: Mapping[str, Any], options: FinetuneOptions) -> Iterator[tuple[str, str]]:
     """Name and a line for each option that is not as it was; one that has come since was at its default."""
     defaults = {option.name: option.default for option in dataclasses.fields(options)}
-    asked = json.loads(json.dumps(options.facts(), default=str))
+    now_given = json.loads(json.dumps(options.facts(), default=str))
     for name, default in defaults.items():
-        was, now = before.get(name, default), asked.get(name, default)
+        was, now = before.get(name, default), now_given.get(name, default)
         if name not in ELSEWHERE and now not in (_FOUND, was):
             yield name, f"{FLAGS[name]}: {_shown(was)} before, {_shown(now)} now"
 

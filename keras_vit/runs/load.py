@@ -21,9 +21,9 @@ from keras_vit.config.variants import BUILDERS, ENCODERS, RESNETS, VARIANTS
 from keras_vit.files import FileKindError, expand_path, json_object, open_regular, read_json_object
 from keras_vit.images.preprocessing import check_same_order
 from keras_vit.pages.formatting import printable
-from keras_vit.runs.run_files import MOST_BYTES, RESULT
+from keras_vit.runs.run_files import BEST, CONFIG, MOST_BYTES, RESULT
 from keras_vit.tasks import Task, find_task, task_of_model
-from keras_vit.weights.checkpoint import Checkpoint, file_in, read_checkpoint
+from keras_vit.weights.checkpoint import SAFETENSORS_NAME, Checkpoint, file_in, read_checkpoint
 from keras_vit.weights.registry import list_weights, usual_weights
 from keras_vit.weights.resolve import WeightsFile, find_file
 
@@ -97,6 +97,33 @@ def _task(stored: Mapping[str, Any], result: Path) -> Task:
         return find_task()
     found = read_json_object(result, MOST_BYTES) or {}
     return find_task(found.get("task", _object(stored, "task")))
+
+
+def check_pushed(folder: Path, format: str | None) -> bool:
+    """Whether a folder that is to be published is that of a finished run, not of a checkpoint; raises for any other.
+
+    Args:
+        folder: its path.
+        format: of the files, for a run alone.
+    """
+    if (folder / BEST).is_file():
+        if read_facts(folder / CONFIG).task.head == "numbers":
+            raise ValueError(
+                "no checkpoint says in which unit the numbers of a head are, so a run of numbers is not published.\n"
+                f"Received: {printable(folder)}. Its {BEST} is the model."
+            )
+        return True
+    if not (folder / SAFETENSORS_NAME).is_file():
+        raise ValueError(
+            "`folder` must be that of a finished run, or one that `save_checkpoint` has written for timm or "
+            f"transformers.\nReceived: {printable(folder)}, with neither {BEST} nor {SAFETENSORS_NAME}."
+        )
+    if format is not None:
+        raise ValueError(
+            "`format` (`--dialect` of the command) is for a run; a folder of weights has its own.\n"
+            f"Received: format={format!r} for {printable(folder)}. Leave it out, or write the folder anew."
+        )
+    return False
 
 
 def load_model(file: Path) -> Any:

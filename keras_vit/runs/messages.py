@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from keras_vit.data.source import Source
     from keras_vit.training.plan import Plan
 
-_PHOTOS = "photos"  # with which the kinds of ignored files begin that its owner may miss
-
 
 def data_lines(source: "Source", outputs: str) -> Iterator[str]:
     """Its name and size, with the outputs in words, and how many files of each kind do not count."""
@@ -29,11 +27,16 @@ def data_lines(source: "Source", outputs: str) -> Iterator[str]:
     yield from format_facts("data", f"{printable(source.name)}: {outputs}; {sizes} images")
     if source.bad_images:  # `open_source` has warned of them with examples
         yield from format_facts("", f"{len(source.bad_images):,} files left out: {count_reasons(source.bad_images)}")
-    ignored = source.facts.get("ignored_kinds")
-    kinds = ignored.items() if isinstance(ignored, dict) else ()
-    photos = [f"{count:,} {printable(kind)}" for kind, count in kinds if kind.startswith(_PHOTOS)]
-    if photos:
-        yield from format_facts("", f"ignored: {', '.join(photos)}")
+    if ignored := ", ".join(f"{count:,} {kind}" for count, kind in ignored_files(source)):
+        yield from format_facts("", f"ignored: {ignored}")
+
+
+def ignored_files(source: "Source") -> Iterator[tuple[int, str]]:
+    """How many files do not count as photos, and their kind, with the path of one."""
+    counts, examples = (source.facts.get(name) for name in ("ignored_kinds", "ignored_examples"))
+    for kind, count in counts.items() if isinstance(counts, dict) else ():
+        example = f", as {examples[kind]}" if isinstance(examples, dict) and kind in examples else ""
+        yield count, printable(f"{kind}{example}")
 
 
 def plan_lines(model: "keras.Model", learning: int, plan: "Plan", stages: Sequence[ResolutionStage]) -> Iterator[str]:
@@ -52,6 +55,8 @@ def plan_lines(model: "keras.Model", learning: int, plan: "Plan", stages: Sequen
     changes = [change.replace("_", " ") for change in plan.changes() if change != f"steps: {plan.steps:g}"]
     if changes:
         yield from format_facts("", "; ".join(changes))
+    if hasattr(model, "loss_in_words"):  # both towers
+        yield from format_facts("loss", model.loss_in_words())
     if plan.accumulation_steps > 1:
         yield from format_facts("", f"each batch in {plan.accumulation_steps} micro-batches")
     if len(stages) > 1:

@@ -87,7 +87,7 @@ class FinetuneOptions:
         layer_decay: in (0, 1], of the rate from each layer to the one below.
         ema_momentum: of Polyak averaging, in [0, 1), instead of the recipe's.
         lora_rank: trains low-rank factors of this rank and the head only.
-        trainable: `"all"`, `"head"`, or `"last_blocks:k"`.
+        trainable: `"all"`, `"head"`, or `"last_blocks:k"`; by default what the task trains.
         precision: `"float32"`, `"tensorfloat32"`, `"mixed_bfloat16"`, `"mixed_float16"`, or `"auto"`, half precision
             where it pays: see `keras_vit.strategy`. On a CPU that is float32.
         layout: on the JAX backend, how all devices of all processes share the model: `"replicated"`, `"fsdp"`,
@@ -184,7 +184,11 @@ class FinetuneOptions:
         type=int,
         metavar="RANK",
     )
-    trainable: str = option("all", "the weights that learn: all, head, or last_blocks:K", metavar="WEIGHTS")
+    trainable: str | None = option(
+        None,
+        "the weights that learn: all, head, or last_blocks:K; by default what the task trains",
+        metavar="WEIGHTS",
+    )
     task: Task | str = option(DEFAULT, f"what the model learns: {', '.join(TASKS)}", metavar="TASK")
     seed: int = option(
         0, "seed of the split, the order, the augmentation and the random initialisation", type=int, metavar="N"
@@ -252,17 +256,17 @@ class FinetuneOptions:
         self._check_layout()
         if self.start_image_size is not None and self.image_size is not None:
             check_start_size(as_sides(self.start_image_size), as_sides(self.image_size))
-        trainable, _ = parse_trainable(self.trainable)
-        if self.lora_rank is not None and self.trainable != "all":
+        trainable, _ = parse_trainable(self.learning)
+        if self.lora_rank is not None and self.learning != "all":
             raise ArgumentError(
                 "`lora_rank` sets which weights learn, so `trainable` must be left out.\n"
-                f"Received: lora_rank={self.lora_rank}, trainable={self.trainable!r}.",
+                f"Received: lora_rank={self.lora_rank}, trainable={self.learning!r}.",
                 parameters=("trainable", "lora_rank"),
             )
         if trainable == "head" and self.layer_decay not in (None, 1):
             raise ArgumentError(
                 "`layer_decay` needs blocks that learn, and with `trainable` at 'head' none does.\n"
-                f"Received: trainable={self.trainable!r}, layer_decay={self.layer_decay}. Leave one of them out.",
+                f"Received: trainable={self.learning!r}, layer_decay={self.layer_decay}. Leave one of them out.",
                 parameters=("layer_decay", "trainable"),
             )
         if self.steps is not None and self.epochs is not None:
@@ -296,8 +300,8 @@ class FinetuneOptions:
 
     def facts(self) -> dict[str, Any]:
         """The options that have a short text, as a report shows them; of others the type."""
-        named = vars(self) | {"model": self.start, "task": str(self.task_record)}
-        if named["task"] == DEFAULT:  # of which folders of earlier versions say nothing
+        named = vars(self) | {"model": self.start, "task": str(self.task_record), "trainable": self.learning}
+        if named["task"] == DEFAULT:  # which folders of earlier versions do not store
             del named["task"]
         return {name: value if is_short(value) else type(value).__name__ for name, value in named.items()}
 
@@ -305,6 +309,11 @@ class FinetuneOptions:
     def task_record(self) -> Task:
         """The record of `task`."""
         return find_task(self.task)
+
+    @property
+    def learning(self) -> str:
+        """`trainable`, or that of the task where it is not given."""
+        return self.task_record.trainable if self.trainable is None else self.trainable
 
     @property
     def start(self) -> Any:
@@ -348,7 +357,7 @@ class FinetuneChanges(TypedDict, total=False):
     layer_decay: float | None
     ema_momentum: float | None
     lora_rank: int | None
-    trainable: str
+    trainable: str | None
     task: Task | str
     seed: int
     precision: str
@@ -366,6 +375,13 @@ class FinetuneChanges(TypedDict, total=False):
     lock_image: bool
     caption_column: str | None
     text: str | None
+    map_head: str
+    masks: str | None
+    mask_rule: str | None
+    class_names: tuple[str, ...] | str | None
+    colors: tuple[str, ...] | None
+    ignore_class: int
+    average: str
 
 
 def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> FinetuneOptions:

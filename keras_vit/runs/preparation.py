@@ -36,7 +36,7 @@ from keras_vit.data.augmentation import Augmentation, find_augmentation
 from keras_vit.data.opening import DIGITS
 from keras_vit.data.shards.finding import find_shards
 from keras_vit.data.source import Data, Source, fingerprint
-from keras_vit.files import expand_path
+from keras_vit.files import expand_path, file_sha256
 from keras_vit.model.freezing import add_lora, freeze
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.replicated_model import num_replicas
@@ -45,17 +45,18 @@ from keras_vit.model.training_step import num_batch_shards
 from keras_vit.pages.formatting import format_facts
 from keras_vit.runs.messages import data_lines, plan_lines
 from keras_vit.runs.options import FinetuneOptions, is_short, parse_layout, parse_trainable
+from keras_vit.runs.resume_check import resume_fingerprint
 from keras_vit.tasks import DEFAULT, Task
 from keras_vit.training.devices import Devices, strategy
-from keras_vit.training.hosts.distribution import set_distribution
+from keras_vit.training.hosts.distribution import check_same_everywhere, set_distribution
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
 from keras_vit.training.plan import Plan, check_model, plan
-from keras_vit.training.resuming.coordination import all_reduce_max
+from keras_vit.training.resuming.coordination import all_reduce_max, processes
 from keras_vit.version import __version__
 from keras_vit.weights.checkpoint_card import read_origin, record_origin
 from keras_vit.weights.download.environment import without_secrets
 from keras_vit.weights.registry import find_weights, variant_of
-from keras_vit.weights.resolve import check_available, is_url, only_variant
+from keras_vit.weights.resolve import check_available, find_file, is_url, only_variant
 
 PRETRAINED = "augreg-imagenet21k"  # weights of a variant unless others are asked for
 RESNET_PRETRAINED = "bit-imagenet21k"  # and of a ResNet
@@ -142,6 +143,7 @@ def prepare(
     source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image, targets=task.targets())
     if options.train_images is not None:
         source = task.subset(source, options.train_images, options.seed)
+    _check_same_inputs(options, source)
     for line in data_lines(source, task.size_in_words(len(source.class_names))):
         print_fn(line)
     if (devices.kind, devices.precision) != ("one", "float32"):
@@ -162,17 +164,36 @@ def prepare(
         model, head = _find_model(options, source, small, recipe, inferred)
         sharing = max(devices.num_replicas, num_batch_shards())
         _choose_weights(model, options)
-        training_plan = _make_plan(options, source, model, recipe, sharing, print_fn)
+        whole = task.complete(model, options.lora_rank)
+        training_plan = _make_plan(options, source, whole, recipe, sharing, print_fn)
         training_plan = training_plan if begun is None else _continued(training_plan, begun)
         stages = _find_stages(options, recipe, model, training_plan.epochs)
-        augmentation = find_augmentation(recipe.augmentation if options.augmentation is None else options.augmentation)
+        by_default = task.augmentation or recipe.augmentation
+        augmentation = find_augmentation(by_default if options.augmentation is None else options.augmentation)
         encoding = task.encoding(training_plan, augmentation)
-        model = task.prepare(model, training_plan, source, head)
+        model = task.prepare(whole, training_plan, source, head)
         model.compile(**task.compile_arguments(training_plan, encoding, source))
     model.class_names = tuple(source.class_names)
     for line in plan_lines(model, num_parameters(model.trainable_weights), training_plan, stages):
         print_fn(line)
     return Preparation(options, source, split, model, training_plan, stages, augmentation, encoding, sharing)
+
+
+def _check_same_inputs(options: FinetuneOptions, source: Source) -> None:
+    """Raises unless processes that train together have the same data, weights and versions.
+
+    With the options, which were compared before, these decide the shapes of all weights. JAX exchanges weights as they
+    are made, and aborts where sizes differ.
+    """
+    if processes()[1] == 1:
+        return
+    configuration = {"arguments": {}, "versions": versions(), "data": source.describe()}
+    facts = resume_fingerprint(configuration | {"data_hash": fingerprint(source)})
+    facts["first_image"] = source.pixels("train", 0).shape
+    if (weights := chosen_weights(options)) is not None:
+        variant = only_variant(weights) if options.start is None else published_name(options.start)
+        facts["weights_sha256"] = file_sha256(find_file(weights, variant).path)
+    check_same_everywhere(facts)
 
 
 def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
@@ -240,11 +261,11 @@ def _unbuilt_config(model: Any) -> ViTConfig | ResNetConfig:
 def _check_depth_and_width(options: FinetuneOptions, config: ViTConfig | ResNetConfig) -> None:
     if isinstance(config, ResNetConfig):
         return _check_resnet(options)
-    _, blocks = parse_trainable(options.trainable)
+    _, blocks = parse_trainable(options.learning)
     if blocks is not None and blocks > config.num_layers:
         raise ArgumentError(
             "`trainable` must leave the model's blocks or fewer to learn.\n"
-            f"Received: trainable={options.trainable!r}, a model with {config.num_layers} blocks.",
+            f"Received: trainable={options.learning!r}, a model with {config.num_layers} blocks.",
             parameters=("trainable",),
         )
     most = min(config.hidden_size, config.mlp_dim)
@@ -258,15 +279,15 @@ def _check_depth_and_width(options: FinetuneOptions, config: ViTConfig | ResNetC
 
 def _check_resnet(options: FinetuneOptions) -> None:
     """Refuses what is about blocks and attention."""
-    blocks = parse_trainable(options.trainable)[1] is not None
-    asked = {"lora_rank": options.lora_rank is not None, "layer_decay": options.layer_decay not in (None, 1)}
-    asked |= {"trainable": blocks, "layout": options.layout != "none"}
-    asked |= {"patch_dropout_rate": bool(options.patch_dropout_rate)}
-    if wrong := [f"{name}={getattr(options, name)!r}" for name, is_asked in asked.items() if is_asked]:
+    blocks = parse_trainable(options.learning)[1] is not None
+    requested = {"lora_rank": options.lora_rank is not None, "layer_decay": options.layer_decay not in (None, 1)}
+    requested |= {"trainable": blocks, "layout": options.layout != "none"}
+    requested |= {"patch_dropout_rate": bool(options.patch_dropout_rate)}
+    if wrong := [f"{name}={getattr(options, name)!r}" for name, is_set in requested.items() if is_set]:
         raise ArgumentError(
             "a ResNet has no blocks, which LoRA, layouts, `layer_decay`, `last_blocks` and patch dropout need.\n"
             f'Received: {", ".join(wrong)} for a ResNet. Leave it out, or train the head alone: trainable="head".',
-            parameters=tuple(asked),
+            parameters=tuple(requested),
         )
 
 
@@ -381,9 +402,10 @@ def _check_order(model: Any, names: Sequence[str]) -> None:
 
 def _choose_weights(model: Any, options: FinetuneOptions) -> None:
     if options.lora_rank is not None:
-        add_lora(model, options.lora_rank)
-    elif options.trainable != "all":
-        freeze(model, *parse_trainable(options.trainable))
+        if options.task_record.trains_image_model:
+            add_lora(model, options.lora_rank)
+    elif options.learning != "all":
+        freeze(model, *parse_trainable(options.learning))
 
 
 def _make_plan(
@@ -429,8 +451,9 @@ def _continued(planned: Plan, begun: Mapping[str, int]) -> Plan:
     steps = planned.steps - begun["steps"]
     if steps < 0:
         raise ArgumentError(
-            "a finished run can only be trained for more steps.\n"
-            f"Received: {planned.steps:,} steps in all, for a run of {begun['steps']:,}.",
+            "a run goes on for as many steps as it began with, or more.\n"
+            f"Received: {planned.steps:,} steps in all, for a run of {begun['steps']:,}. Pass more epochs; or, if the "
+            "training images are fewer than they were, the earlier data.",
             parameters=("epochs", "steps"),
         )
     per_epoch = begun["steps_per_epoch"]
@@ -460,7 +483,7 @@ def _print_memory(
     available = available_memory()
     free = "" if available is None else f"; {available / 1e9:.2f} GB are free"
     needed = "a ResNet's is not estimated"
-    if not isinstance(model, ResNet):
+    if not isinstance(getattr(model, "image", model), ResNet):
         estimate = check_memory(model, batch_size, accumulation_steps=micro_batches, **_memory_options(recipe))
         needed = f"about {estimate.total / 1e9:.2f} GB"
     for line in format_facts("memory", f"{needed}{free}"):
@@ -468,8 +491,8 @@ def _print_memory(
 
 
 def _usual_steps(options: FinetuneOptions, images: int) -> int | None:
-    asked = (options.steps, options.epochs, options.recipe) != (None, None, None)
-    if asked or not _is_trained(options):
+    requested = (options.steps, options.epochs, options.recipe) != (None, None, None)
+    if requested or not _is_trained(options):
         return options.steps
     return next(steps for most, steps in _FINETUNE_STEPS if images <= most)
 
@@ -486,7 +509,7 @@ def _fewest_micro_batches(options: FinetuneOptions, model: Any, recipe: Recipe, 
     The recipe's own count is for its machines' memory. A batch that was asked for is one part, or is refused.
     """
     available = available_memory()
-    if options.batch_size is not None or available is None or isinstance(model, ResNet):
+    if options.batch_size is not None or available is None or isinstance(getattr(model, "image", model), ResNet):
         return 1
     micro_batch = largest_micro_batch(model, batch_size, available, **_memory_options(recipe))
     return batch_size // micro_batch if micro_batch else batch_size

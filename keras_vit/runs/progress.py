@@ -32,7 +32,7 @@ from keras_vit.pages.formatting import clock_time, duration, format_facts, print
 from keras_vit.runs.options import FLAGS
 from keras_vit.runs.preparation import Preparation, num_parameters
 from keras_vit.runs.run_files import BEST, CHECKPOINTS, LAST
-from keras_vit.training.memory import SLOTS, learning_blocks
+from keras_vit.training.memory import SLOTS, learning_blocks, towers
 from keras_vit.training.plan import Plan
 
 _QUIET = 50  # seconds without a line, after which a step says one
@@ -54,20 +54,23 @@ def print_estimates(preparation: Preparation, out: FilePath, print_fn: Callable[
         print_fn(line)
     if has_accelerator() or preparation.devices > 1 or preparation.options.layout != "none":
         return  # there the first steps are short, and `Progress` reports the time
-    forward = flops(preparation.options.task_record.opened(preparation.model)).total
+    models = towers(preparation.model)
+    forward = flops(models[0]).total
     steps = relative_cost(preparation.stages, preparation.plan.steps_per_epoch, preparation.plan.steps)
     images = steps * preparation.plan.batch_size
-    if images * forward * _passes(preparation.model) < _LONG_WORK:
+    if images * forward * _passes(models[0]) < _LONG_WORK:
         return
     timed = int(max(_TIMED, min(preparation.plan.batch_size, _TIMED_WORK / forward)))
-    compiling, image = _seconds_of_an_image(preparation.model, timed)
-    step = preparation.plan.batch_size * image * _passes(preparation.model)
-    overhead = _COMPILED * compiling + image * _evaluated(preparation)
+    measured = [_seconds_of_an_image(model, timed) for model in models]
+    step = preparation.plan.batch_size * sum(
+        image * _passes(model) for (_, image), model in zip(measured, models, strict=True)
+    )
+    overhead = sum(_COMPILED * compiling + image * _evaluated(preparation) for compiling, image in measured)
     seconds = steps * step + overhead
     parts = f"{preparation.plan.steps:,} steps of {step:,.1f} s, and {duration(overhead)} for compiling, evaluations"
-    measured = f"as {timed} images took on {len(cores())} cores"
-    lines = [f"about {duration(seconds)}, until {clock_time(seconds)}: {parts} and the report; {measured}"]
-    if seconds >= _LONG:
+    basis = f"as {timed} images took on {len(cores())} cores; saving is not counted"
+    lines = [f"about {duration(seconds)}, until {clock_time(seconds)}: {parts} and the report; {basis}"]
+    if seconds >= _LONG and len(models) == 1:
         lines += [f"shorter: {offer}" for offer in _offers(preparation, seconds)]
     for name, text in zip(["time", *[""] * len(lines)], lines, strict=False):
         for line in format_facts(name, text):
@@ -90,8 +93,9 @@ def _passes(model: ImageModel) -> float:
 
 
 def _seconds_of_an_image(model: keras.Model, timed: int) -> tuple[float, float]:
-    """Of compiling a forward pass, and of the pass for one image of so many; nothing of the model is changed."""
-    images = np.zeros((timed, *model.input_shape[1:]), "float32")
+    """Of compiling a forward pass, and of the pass for one image or text of so many; the model stays as it is."""
+    shape = [side or model.config.max_length for side in model.input_shape[1:]]  # texts may be shorter
+    images = np.zeros((timed, *shape), model.inputs[0].dtype)
     began = time.monotonic()
     model.predict_on_batch(images)
     compiling = time.monotonic() - began
@@ -180,8 +184,8 @@ def _needed(folder: Path, model: keras.Model, recipe: Recipe) -> dict[Path, int]
 class Progress(keras.callbacks.Callback):
     """Prints every epoch, and on a terminal every step; elsewhere one step a minute and, early, the time left.
 
-    Speed and time left are measured from the second step on, since the first compiles. The first evaluation compiles
-    too, so the time left includes evaluation and saving from the second epoch on.
+    Speed and time left are measured from the second step on, since the first compiles. Of the first evaluation, its
+    first batch compiles. Saving is included from the second epoch on.
 
     Args:
         plan: a `Plan`: how many epochs, steps and images there are.
@@ -210,6 +214,7 @@ class Progress(keras.callbacks.Callback):
         self._done = self._compiled = self._epoch = 0  # steps; steps that the clock leaves out; epochs
         self._passed = 0  # steps of this epoch that another process made, which take no time
         self._in_epoch = 0  # steps of the epoch
+        self._compiled_evaluation, self._last_batch = 0.0, 0  # time after the first batch of the first evaluation
         self._time_reported = self._table_begun = False  # how long the run will take; whether the table has begun
         self._printed_at = 0.0
         self._show_bar = print_fn is print and shows_bars()
@@ -259,6 +264,9 @@ class Progress(keras.callbacks.Callback):
         self._doing(f"step {min(self._done + 1, self.plan.steps):,} of {self.plan.steps:,}")
 
     def on_test_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        if batch == 1:
+            self._compiled_evaluation = time.monotonic()
+        self._last_batch = batch
         self._doing(f"evaluation after epoch {self._epoch + 1}, batch {batch + 1:,}")
 
     def _doing(self, what: str) -> None:
@@ -292,7 +300,7 @@ class Progress(keras.callbacks.Callback):
         if epoch:
             self._now = time.monotonic()
         speed = self._epoch_steps * self.plan.batch_size / max(seconds, 1e-9)
-        left = self.seconds_left() if epoch + 1 < self.plan.epochs else None
+        left = self._seconds_left_after(epoch)
         head, row = _rows(self._figures, epoch, self.plan.epochs, logs or {}, speed, left)
         if not self._table_begun:
             self._table_begun = True
@@ -311,6 +319,17 @@ class Progress(keras.callbacks.Callback):
             return None
         done, compiled, steps = map(self._work, (self._done, self._compiled, self.plan.steps))
         return (self._now - self._began) / (done - compiled) * max(steps - done, 0)
+
+    def _seconds_left_after(self, epoch: int) -> float | None:
+        """What the row of an epoch shows: nothing after the last, and after a first that was too short to measure."""
+        left = self.seconds_left()
+        if left is None or epoch + 1 == self.plan.epochs or (not epoch and self._now - self._began < _MEASURED):
+            return None
+        if epoch or not self._last_batch:
+            return left
+        batches = self._last_batch  # of the first evaluation, without the one that compiled
+        evaluation = (time.monotonic() - self._compiled_evaluation) * (batches + 1) / batches
+        return left + evaluation * (self.plan.epochs - 1)
 
     def _work(self, steps: int) -> float:
         """What so many steps cost, in some unit."""

@@ -10,14 +10,14 @@ from keras_vit.checks import check_choice, check_flag
 from keras_vit.files import expand_path
 from keras_vit.pages.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, with_field, with_section
 from keras_vit.renamed import accepts_old_arguments
-from keras_vit.runs.load import load_model, read_facts
+from keras_vit.runs.load import check_pushed, load_model, read_facts
 from keras_vit.runs.results import Result
-from keras_vit.runs.run_files import BEST, CONFIG, check_pushed
+from keras_vit.runs.run_files import BEST, CONFIG
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
-from keras_vit.weights.checkpoint_card import folder_layout, photos_section, use_section
+from keras_vit.weights.checkpoint_card import folder_layout, opened_by, photos_section, towers_use_section, use_section
 from keras_vit.weights.families import FOLDERS, LAYOUTS
 from keras_vit.weights.file_checks import check_file
-from keras_vit.weights.save import save_checkpoint
+from keras_vit.weights.save import TOWER_FORMATS, save_checkpoint
 from keras_vit.weights.upload import check_license, check_repository, existing_files, upload
 
 
@@ -41,7 +41,8 @@ def push_to_hub(
         folder: of a finished run, or its `Result`; or one that `save_checkpoint` has written for timm or transformers.
         repository: `"owner/name"`, which is made if it is not there.
         license: of the weights, as the Hub names it, such as `"apache-2.0"`; by default as the card says.
-        format: of a run, `"timm"`, the default, or `"huggingface"`: which software opens the repository.
+        format: of a run, `"timm"`, the default, or `"huggingface"`: which software opens the repository. Of both
+            towers `"open_clip"`, the default, or `"huggingface"`.
         private: whether the repository is to be seen by its owner alone. A new one is made so.
         message: of the commit.
 
@@ -65,11 +66,11 @@ def push_to_hub(
     check_flag("private", private)
     place = _place(folder)
     with tempfile.TemporaryDirectory() as temporary:
-        weights = _weights_folder(place, Path(temporary) / "weights", format)
-        checkpoint = check_file(weights / SAFETENSORS_NAME)  # as `hf:` will when it is loaded
+        file = _weights_file(place, Path(temporary) / "weights", format)
+        checkpoint = check_file(file)  # as `hf:` will when it is loaded
         card = Path(temporary) / CARD
         card.write_text(_card(read_card(place), checkpoint, f"hf:{repository}", license), "utf-8")
-        files = existing_files(weights) | {CARD: card}
+        files = existing_files(file.parent) | {CARD: card}
         commit = upload(files, repository, private=private, message=message)
     return f"hf:{repository}@{commit}"
 
@@ -82,23 +83,28 @@ def _place(folder: Any) -> Path:
     return expand_path(folder)
 
 
-def _weights_folder(place: Path, temporary: FilePath, format: str | None) -> Path:
-    """The folder with the weights: that of a checkpoint itself, or a new one with a run's."""
+def _weights_file(place: Path, temporary: FilePath, format: str | None) -> Path:
+    """The weights: those of a checkpoint's folder, or a run's in a new one."""
     if check_pushed(place, format):
-        format = format or "timm"
-        check_choice("format", format, FOLDERS)
         run = read_facts(place / CONFIG)
+        formats = ("timm", *(name for name in FOLDERS if name != "timm")) if run.task.head else TOWER_FORMATS
+        check_choice("format", format or formats[0], formats)
+        format = format or (formats[0] if run.task.head else None)  # of both towers what the run itself has
         named = run.task.checkpoint_arguments(run.class_names)
-        return save_checkpoint(load_model(place / BEST), temporary, format, **named).parent
-    return place
+        return save_checkpoint(load_model(place / BEST), temporary, format, **named)
+    return place / SAFETENSORS_NAME
 
 
 def _card(text: str, checkpoint: Any, name: str, license: str | None) -> str:
     """The card as it is to be on the Hub."""
-    format = folder_layout(checkpoint)
-    text = with_section(text, USE, use_section(checkpoint, format, name))
-    text = with_section(text, PREPROCESSING, photos_section(checkpoint, format))
-    text = with_field(text, "library_name", LAYOUTS[format].software)
+    if (opened := opened_by(checkpoint.path)) is not None:
+        text = with_section(text, USE, towers_use_section(opened, name))
+        text = with_field(text, "library_name", opened or "keras")
+    else:
+        format = folder_layout(checkpoint)
+        text = with_section(text, USE, use_section(checkpoint, format, name))
+        text = with_section(text, PREPROCESSING, photos_section(checkpoint, format))
+        text = with_field(text, "library_name", LAYOUTS[format].software)
     if license is None:
         return text
     return with_field(text, "license", license).replace(NOT_CHOSEN, f"These weights are under `{license}`.")

@@ -15,7 +15,7 @@ from keras_vit.pages.cards import write_card
 from keras_vit.pages.formatting import duration, printable, printable_json
 from keras_vit.pages.html import Panel, Section, png_uri, write_page
 from keras_vit.runs.callbacks import Recorder
-from keras_vit.runs.messages import result_lines
+from keras_vit.runs.messages import ignored_files, result_lines
 from keras_vit.runs.preparation import Preparation, num_parameters, task_facts
 from keras_vit.runs.run_card import run_card
 from keras_vit.runs.run_directory import RunDirectory, json_ready
@@ -138,15 +138,15 @@ def finish(
         model = keras.models.load_model(run.path / BEST, compile=False)
         task = preparation.options.task_record.settle(model, source, EVALUATION_BATCH)
         evaluation = task.evaluate(model, source, preparation.split, batch_size=EVALUATION_BATCH)
-        facts = _result(run, preparation, recorder, task, evaluation, time.monotonic() - began)
+        seconds = recorder.seconds_before + time.monotonic() - began
+        facts = _result(run, preparation, recorder, task, evaluation, seconds)
         run.write_json(RESULT, facts)  # first, since it cannot fail
         draw_curves(run.rows(), run.path / CURVES, task.curves)
         task.write_files(evaluation, run.path)
         title, config = f"{source.name}, {model.name}", json_ready(configuration)
         panel = task.panel(evaluation, run.path, source, preparation.split)
         left_out = [(str(image.path), image.reason) for image in source.bad_images]
-        ignored: Any = source.facts.get("ignored_kinds") or {}
-        left_out += [(f"{count:,} files", kind) for kind, count in ignored.items()]
+        left_out += [(f"{count:,} files", kind) for count, kind in ignored_files(source)]
         write_report(run.path / REPORT, title, facts, panel, run.path / CURVES, left_out, config)
         write_card(run.path, run_card(config, facts))
         facts |= {"files": sorted({path.name for path in run.path.iterdir()} - {CHECKPOINTS})} | FINISHED

@@ -13,8 +13,7 @@ from keras_vit.config.recipes import Recipe
 from keras_vit.config.variants import ResNetConfig
 from keras_vit.config.vit import RECORDS
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.exporting.staging import remove_stale_folders
-from keras_vit.files import remove_partial_files
+from keras_vit.files import remove_partial_files, remove_stale_folders
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.runs.finished_runs import ELSEWHERE
 from keras_vit.runs.options import FinetuneOptions
@@ -40,7 +39,7 @@ from keras_vit.training.resuming.checkpoint_folder import Checkpoint, Checkpoint
 
 _MACHINE = ("python", "platform")  # versions that do not decide numbers
 # Facts of the data that change where they are moved as a whole, and those of files that nothing is trained on.
-_NOT_TRAINED_ON = ("name", "bad_images", "ignored_files", "ignored_kinds")
+_NOT_TRAINED_ON = ("name", "bad_images", "ignored_files", "ignored_kinds", "ignored_examples")
 _MODEL_RECORDS = (*RECORDS.values(), ResNetConfig)
 _DEFAULTED = {"model": _MODEL_RECORDS, "preprocessing": (Preprocessing,), "recipe": (Recipe,)}
 _DEFAULTED |= {"augmentation": (Augmentation,), "arguments": (FinetuneOptions,)}

@@ -102,7 +102,7 @@ def _metadata(
         "pipeline_tag": parts.hub_task[0],
         **({"base_model": origin["repository"]} if origin.get("repository") else {}),
         **({"datasets": [on_hub]} if on_hub else {}),
-        "metrics": [each["type"] for each in metrics],
+        "metrics": [*dict.fromkeys(each["type"] for each in metrics)],
         "model-index": [{"name": title, "results": [measured]}],
     }
 
@@ -137,7 +137,7 @@ def _results(data: dict[str, Any], result: dict[str, Any], parts: CardParts) -> 
 def _training(configuration: dict[str, Any], result: dict[str, Any], data: dict[str, Any]) -> str:
     sizes = ", ".join(f"{split} {size:,}" for split, size in data["sizes"].items())
     plan = configuration["plan"]
-    growth = configuration.get("image_sizes", {})  # an earlier run does not print_fn, and had one size
+    growth = configuration.get("image_sizes", {})  # a run of an earlier version had one size and does not say it
     grown = ", ".join(f"{height} x {width} from epoch {epoch}" for epoch, (height, width) in growth.items())
     rows = [
         ("data", markdown_text(data["name"])),

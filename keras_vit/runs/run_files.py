@@ -12,11 +12,9 @@ from typing import Any
 
 from keras_vit.checks import ArgumentError
 from keras_vit.files import FileKindError, is_partial_file, json_object, open_regular, read_head, read_json_object
-from keras_vit.pages.formatting import printable
 from keras_vit.pages.html import BEGINNING, PICTURE
 from keras_vit.renamed import current_arguments
 from keras_vit.tasks import Task, find_task
-from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 
 BEST, LAST = "best.keras", "last.keras"
 CONFIG, RESULT, FAILURE, METRICS = "config.json", "result.json", "failure.json", "metrics.csv"
@@ -78,28 +76,6 @@ def foreign_file_error(path: Path) -> Exception:
         f"Received: {str(path)!r}, which is {_kind(path)}. Move it away, or choose another folder.",
         parameters=("out",),
     )
-
-
-def check_pushed(folder: Path, format: str | None) -> bool:
-    """Whether a folder that is to be published is that of a finished run, not of a checkpoint; raises for any other.
-
-    Args:
-        folder: its path.
-        format: of the files, for a run alone.
-    """
-    if (folder / BEST).is_file():
-        return True
-    if not (folder / SAFETENSORS_NAME).is_file():
-        raise ValueError(
-            "`folder` must be that of a finished run, or one that `save_checkpoint` has written for timm or "
-            f"transformers.\nReceived: {printable(folder)}, with neither {BEST} nor {SAFETENSORS_NAME}."
-        )
-    if format is not None:
-        raise ValueError(
-            "`format` (`--dialect` of the command) is for a run; a folder of weights has its own.\n"
-            f"Received: format={format!r} for {printable(folder)}. Leave it out, or write the folder anew."
-        )
-    return False
 
 
 def is_begun(folder: Path) -> bool:

@@ -10,11 +10,12 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 import keras
@@ -485,7 +486,8 @@ class StopSignals:
     """Notes the first of these signals instead of ending the process.
 
     A step computes outside of Python, where no handler runs. So a thread reads the signals as they come, and ends the
-    process at the second.
+    process at the second. `fit` of a model that is not this package's calls nothing when it fails: a signal after that
+    goes to the earlier handlers.
 
     Attributes:
         received: the first signal; `None` before.
@@ -498,6 +500,7 @@ class StopSignals:
         self.received: int | None = None
         self._before: dict[int, Any] = {}
         self._read = self._write = self._fd_before = -1
+        self._loop: tuple[int, CodeType] | None = None
 
     def listen(self) -> None:
         """Begins; does nothing outside of the main thread, which alone hears signals."""
@@ -506,6 +509,10 @@ class StopSignals:
         if StopSignals.current is not None:
             StopSignals.current.close()
         StopSignals.current, self.received = self, None
+        loop = sys._getframe(1)
+        while loop.f_back and loop.f_code.co_name == "on_train_begin":  # of the callback, and of the list of them
+            loop = loop.f_back
+        self._loop = id(loop), loop.f_code
         for number in _STOP_SIGNALS:
             self._before[number] = signal.signal(number, self._handle)
         self._read, self._write = os.pipe()
@@ -513,7 +520,7 @@ class StopSignals:
         self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         if self._fd_before != -1:  # of an event loop, which keeps it
             signal.set_wakeup_fd(self._fd_before)
-        threading.Thread(target=_leave_at_second, args=(self._read,), daemon=True).start()
+        threading.Thread(target=self._leave_at_second, args=(self._read,), daemon=True).start()
 
     def close(self) -> None:
         """Restores the earlier handlers of the signals."""
@@ -528,9 +535,33 @@ class StopSignals:
             os.close(self._write)  # which ends the thread
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
+        if not self._is_in_loop():
+            self.close()
+            signal.raise_signal(number)
+        elif self.received is not None:
             os._exit(128 + number)
-        self.received = number
+        else:
+            self.received = number
+
+    def _is_in_loop(self) -> bool:
+        """Whether the training that began to listen still runs in the main thread."""
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        while frame is not None:
+            if (id(frame), frame.f_code) == self._loop:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _leave_at_second(self, pipe: int) -> None:
+        """Waits for two signals, or until the other end of the pipe is closed."""
+        heard = 0
+        with contextlib.suppress(OSError):
+            while content := os.read(pipe, 1):
+                heard += content[0] in _STOP_SIGNALS
+                if heard >= 2 and signal.getsignal(content[0]) == self._handle and self._is_in_loop():
+                    os._exit(128 + content[0])
+        with contextlib.suppress(OSError):
+            os.close(pipe)
 
 
 def raise_for_signal(number: int) -> NoReturn:
@@ -538,18 +569,6 @@ def raise_for_signal(number: int) -> NoReturn:
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise SystemExit(128 + number)
-
-
-def _leave_at_second(pipe: int) -> None:
-    """Waits for two signals, or until the other end of the pipe is closed."""
-    heard = 0
-    with contextlib.suppress(OSError):
-        while content := os.read(pipe, 1):
-            heard += content[0] in _STOP_SIGNALS
-            if heard == 2:
-                os._exit(128 + content[0])
-    with contextlib.suppress(OSError):
-        os.close(pipe)
 
 
 # What Keras' own callbacks know of earlier epochs, as `ModelCheckpoint` and `EarlyStopping`.

@@ -18,7 +18,14 @@ from keras_vit.checks import ArgumentError, check_choice, check_flag, check_int,
 from keras_vit.model.layer_access import head_layers
 from keras_vit.model.replicated_model import ReplicatedModel, num_replicas
 from keras_vit.model.two_towers.text_tower import TextTransformer, check_ids
-from keras_vit.model.two_towers.zero_shot import check_finite, check_logit_scale, real_rows, unit_rows
+from keras_vit.model.two_towers.zero_shot import (
+    check_finite,
+    check_logit_scale,
+    check_projections,
+    check_same_size,
+    real_rows,
+    unit_rows,
+)
 from keras_vit.training.masked_patches import MeanOverImages
 
 LOSSES = ("softmax", "sigmoid")
@@ -26,6 +33,7 @@ _FIRST_SCALES = {"softmax": math.log(1 / 0.07), "sigmoid": math.log(10)}
 _FIRST_BIAS, _MOST_SCALE = -10.0, math.log(100)
 _LENGTH = 1e-12  # below which an embedding has no direction
 _CHUNK = 1024  # rows of cosines at once
+_ROUNDING = 1e-12  # of cosines in float64: of equal rows they may differ in the last bits
 
 
 def softmax_loss(images: Tensor, texts: Tensor, scale: Tensor, first: Tensor = 0, there: Tensor = None) -> Tensor:
@@ -44,7 +52,7 @@ def softmax_loss(images: Tensor, texts: Tensor, scale: Tensor, first: Tensor = 0
     Source: arXiv:2103.00020, figure 3.
     """
     (own_images, all_images), (own_texts, all_texts) = _pair(images), _pair(texts)
-    places = first + ops.arange(ops.shape(own_images)[0])
+    places = first + ops.arange(ops.shape(own_images)[0], dtype="int32")
     losses = []
     for own, others in ((own_images, all_texts), (own_texts, all_images)):
         logits = scale * ops.matmul(own, ops.transpose(others))  # (b, B)
@@ -73,8 +81,9 @@ def sigmoid_loss(
     Source: arXiv:2303.15343, equation 1.
     """
     (own, _), (_, others) = _pair(images), _pair(texts)
-    places = first + ops.arange(ops.shape(own)[0])
-    signs = 2.0 * ops.cast(places[:, None] == ops.arange(ops.shape(others)[0])[None], own.dtype) - 1.0  # (b, B)
+    places = first + ops.arange(ops.shape(own)[0], dtype="int32")
+    is_own = places[:, None] == ops.arange(ops.shape(others)[0], dtype="int32")[None]  # (b, B)
+    signs = 2.0 * ops.cast(is_own, own.dtype) - 1.0
     losses = -ops.log_sigmoid(signs * (scale * ops.matmul(own, ops.transpose(others)) + bias))
     return ops.sum(losses if there is None else ops.where(there[None], losses, 0.0), axis=1)
 
@@ -148,7 +157,7 @@ def pair_ranks(images: np.ndarray, texts: np.ndarray, alike: Sequence[Any] = ())
         ranks = []
         for part, cosines in _cosines(rows, others):
             own = cosines[np.arange(len(cosines)), part]
-            nearer = cosines >= own[:, None]
+            nearer = cosines >= own[:, None] - _ROUNDING
             nearer[np.arange(len(cosines)), part] = False
             for group in groups:
                 nearer &= group[part][:, None] != group[None]
@@ -192,7 +201,7 @@ class EmbeddedPairs(NamedTuple):
     Args:
         images: float64 `(N, E)` of length 1.
         texts: likewise.
-        alike: numbers of equal photos and of equal texts, two arrays `(N,)`; as of `recall`.
+        alike: numbers of equal photos and of equal captions, two arrays `(N,)`; as of `recall`.
     """
 
     images: np.ndarray
@@ -234,11 +243,13 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         image: an image tower with one embedding `(B, E)` for each image; or any Keras model of that output, as a dense
             layer on features that were computed once.
         text: a text tower with embeddings of the same size.
-        loss: `"softmax"`, CLIP's, or `"sigmoid"`, SigLIP's.
+        loss: `"softmax"`, CLIP's, or `"sigmoid"`, SigLIP's; by default that of the towers: the sigmoid loss if their
+            file has a bias, or `logit_bias` is given.
         lock_image: whether the image tower neither learns nor drops anything (LiT).
         logit_scale: logarithm of the factor on cosines at the start; by default that of the text tower's file, else
             ln(1 / 0.07), or ln 10 of the sigmoid loss. It learns, up to ln 100.
         logit_bias: what is added to the logits of the sigmoid loss at the start; by default that of the file, else -10.
+            The softmax loss does not depend on it, and keeps it as it is.
 
     Call arguments:
         inputs: `{"images": (B, H, W, C), "ids": (B, T)}`, or images alone.
@@ -248,7 +259,8 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
 
     Raises:
         TypeError: for towers of another kind.
-        ValueError: for towers whose embeddings differ in size, another loss, or a scale or bias that is not finite.
+        ValueError: for towers whose embeddings differ in size, one without the projection of its file, another loss,
+            or a scale or bias that is not finite.
 
     Source: arXiv:2103.00020, section 2.3; arXiv:2303.15343, section 3.2; arXiv:2111.07991.
     """
@@ -257,7 +269,7 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         self,
         image: keras.Model,
         text: TextTransformer,
-        loss: str = "softmax",
+        loss: str | None = None,
         *,
         lock_image: bool = False,
         logit_scale: float | None = None,
@@ -265,7 +277,8 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_choice("loss", loss, LOSSES)
+        if loss is not None:
+            check_choice("loss", loss, LOSSES)
         check_flag("lock_image", lock_image)
         logit_scale = None if logit_scale is None else check_logit_scale(logit_scale)
         logit_bias = None if logit_bias is None else check_finite("logit_bias", logit_bias)
@@ -274,20 +287,19 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
                 "the towers must be a Keras model of images and a text tower of `build_text`.\n"
                 f"Received: {type(image).__name__} and {type(text).__name__}."
             )
-        shapes = image.output_shape, text.output_shape
-        if len(shapes[0]) != 2 or len(shapes[1]) != 2 or shapes[0][-1] != shapes[1][-1]:
-            raise ValueError(
-                "both towers must give one embedding of the same size.\n"
-                f"Received: outputs {shapes[0]} of the image tower and {shapes[1]} of the text tower."
-            )
-        self.image, self.text, self.kind, self.lock_image = image, text, loss, lock_image
+        check_same_size(image, text)
+        check_projections(image, text)
+        biases = (logit_bias, text.logit_bias or None, getattr(image, "logit_bias", None) or None)
+        bias = next((value for value in biases if value is not None), None)
+        kind = loss or ("sigmoid" if any(biases) else "softmax")
+        self.image, self.text, self.kind, self.lock_image = image, text, kind, lock_image
         if lock_image:
             image.trainable = False
         for layer in head_layers(image):  # a projection, whose bias is zero and has no place in files of both towers
             if layer.use_bias:
                 layer.bias.trainable = False
         self.data_start_step: int | None = None
-        first = (logit_scale, text.logit_scale, getattr(image, "logit_scale", None), _FIRST_SCALES[loss])
+        first = (logit_scale, text.logit_scale, getattr(image, "logit_scale", None), _FIRST_SCALES[kind])
         scale = next(value for value in first if value is not None)
         self.logit_scale = self.add_weight(
             name="logit_scale",
@@ -297,9 +309,9 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
             dtype="float32",
         )
         self.logit_bias = None
-        if loss == "sigmoid":
-            bias = next(value for value in (logit_bias, text.logit_bias or None, _FIRST_BIAS) if value is not None)
-            constant = keras.initializers.Constant(bias)
+        self._constant_bias = bias or None if kind == "softmax" else None
+        if kind == "sigmoid":
+            constant = keras.initializers.Constant(_FIRST_BIAS if bias is None else bias)
             self.logit_bias = self.add_weight(name="logit_bias", shape=(), initializer=constant, dtype="float32")
         self._mean = MeanOverImages(name="mean_over_pairs", dtype="float32")
         self.built = True
@@ -335,15 +347,22 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
     @property
     def load_report(self) -> tuple[str, ...]:
         """A line for each adaptation that loading either tower made."""
-        return (*getattr(self.image, "load_report", ()), *self.text.load_report)
+        kept = () if self._constant_bias is None else (f"logit_bias {self._constant_bias:.4g} kept as it is",)
+        return (*getattr(self.image, "load_report", ()), *self.text.load_report, *kept)
+
+    def loss_in_words(self) -> str:
+        """The kind of loss, and the scale and bias of the logits as they are."""
+        scale, bias = self.scale_and_bias()
+        learned = ", which it does not learn" if self._constant_bias else ""
+        return f"{self.kind}, logit scale {scale:.4g}" + ("" if bias is None else f", logit bias {bias:.4g}{learned}")
 
     def scale_and_bias(self) -> tuple[float, float | None]:
-        """Logarithm of the factor on cosines, and what is added to logits (`None` of the softmax loss), as they are."""
+        """Logarithm of the factor on cosines, and what is added to logits, as they are; `None` if nothing is."""
         scale, bias = (
             None if weight is None else float(ops.convert_to_numpy(ops.convert_to_tensor(weight)))
             for weight in (self.logit_scale, self.logit_bias)
         )
-        return scale or 0.0, bias
+        return scale or 0.0, self._constant_bias if bias is None else bias
 
     def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None, *args: Any, **kwargs: Any) -> Any:
         """Keras' `fit`, which `Checkpoints` can go on with.
@@ -377,7 +396,7 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         """The loss of all pairs as one batch, and the mean of their recall at 1, 5 and 10 both ways.
 
         Args:
-            x: `{"images": ..., "ids": ...}` as arrays, or batches of these.
+            x: `{"images": ..., "ids": ...}` as arrays, or batches of these; as for `embed_pairs`.
             *args: not used, as all that Keras' `evaluate` takes besides.
             batch_size: pairs at once, for speed and memory only.
             callbacks: those of `fit`.
@@ -395,13 +414,14 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
     def loss_of(self, pairs: EmbeddedPairs) -> float:
         """The loss of all pairs as one batch."""
         scale, bias = self.scale_and_bias()
-        return contrast(pairs.images, pairs.texts, math.exp(scale), bias)
+        return contrast(pairs.images, pairs.texts, math.exp(scale), None if self.kind == "softmax" else bias)
 
     def embed_pairs(self, batches: Iterable[Any], calls: Any = None) -> EmbeddedPairs:
         """Both embeddings of each pair.
 
         Args:
-            batches: of `{"images": ..., "ids": ...}`.
+            batches: of `{"images": ..., "ids": ...}`, and `"captions"`, ints `(B, n)` that are equal for equal texts
+                alone. Without these pairs of equal ids are alike, also if their texts were cut to them.
             calls: callbacks of a validation.
 
         Raises:
@@ -410,11 +430,13 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         found: list[dict[str, np.ndarray]] = []
         photos: list[int] = []
         ids: list[np.ndarray] = []
+        captions: list[np.ndarray] = []
         size = 0
         for number, batch in enumerate(batches):
             if calls:
                 calls.on_test_batch_begin(number)
             inputs = {name: np.asarray(part) for name, part in batch.items()}
+            captions.append(inputs.pop("captions", inputs["ids"]))
             self._check_ids(inputs)
             count, size = len(inputs["ids"]), max(size, len(inputs["ids"]))
             padded = {
@@ -436,8 +458,10 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
                     f"Received: others of the {name} of pair {int(np.isfinite(rows).all(axis=1).argmin())}."
                 )
         _, equal_photos = np.unique(photos, return_inverse=True)
-        _, equal_texts = np.unique(np.concatenate(ids), axis=0, return_inverse=True)
-        return EmbeddedPairs(images, texts, (equal_photos, equal_texts.ravel()))
+        _, equal_captions = np.unique(np.concatenate(captions), axis=0, return_inverse=True)
+        _, first, equal_ids = np.unique(np.concatenate(ids), axis=0, return_index=True, return_inverse=True)
+        texts = texts[first[equal_ids.ravel()]]  # another place in a batch gives other last bits
+        return EmbeddedPairs(images, texts, (equal_photos, equal_captions.ravel()))
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if not isinstance(inputs, dict):  # of images alone
@@ -469,7 +493,8 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
 
     def get_config(self) -> Arguments:
         towers = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in ("image", "text")}
-        return {**towers, "loss": self.kind, "lock_image": self.lock_image, "name": self.name}
+        kept = {} if self._constant_bias is None else {"logit_bias": self._constant_bias}
+        return {**towers, "loss": self.kind, "lock_image": self.lock_image, **kept, "name": self.name}
 
     def compile_from_config(self, config: Arguments) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -482,7 +507,9 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
             name: keras.saving.deserialize_keras_object(config[name], custom_objects=custom_objects)
             for name in ("image", "text")
         }
-        return cls(**config | towers)
+        towers["text"].lacks_projection = False  # an earlier version trained with such a tower
+        lost = {"logit_bias": 0.0} if config["loss"] == "softmax" else {}  # by an earlier version
+        return cls(**lost | config | towers)
 
 
 def mean_recall(ranks: dict[str, np.ndarray]) -> float:

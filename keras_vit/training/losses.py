@@ -1,4 +1,4 @@
-"""Losses that Keras has with another scale: of yes-or-no questions, of weighted classes, of standardised numbers."""
+"""Losses and a metric that Keras has with another scale: of yes-or-no questions, of weights, of numbers in units."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -133,3 +133,31 @@ class StandardizedLoss(keras.losses.Loss):
 
     def get_config(self) -> Arguments:
         return {**super().get_config(), "kind": self.kind, "deviations": list(self.deviations)}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class StandardizedR2Score(keras.metrics.R2Score):
+    """Keras' `R2Score` of standardised numbers, of which it is the same but for rounding.
+
+    Keras subtracts sums of squares in float32, which leaves nothing of numbers that are far from 0 for their spread.
+
+    Args:
+        means: K means.
+        deviations: K standard deviations.
+
+    Call arguments:
+        y_true: `(B, K)`.
+        y_pred: `(B, K)`.
+    """
+
+    def __init__(self, means: Sequence[float], deviations: Sequence[float], name: str = "r2", **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.means, self.deviations = tuple(means), tuple(deviations)
+
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> None:
+        means, deviations = ops.cast(self.means, "float32"), ops.cast(self.deviations, "float32")
+        found = [(ops.cast(numbers, "float32") - means) / deviations for numbers in (y_true, y_pred)]
+        super().update_state(*found, sample_weight)
+
+    def get_config(self) -> Arguments:
+        return {**super().get_config(), "means": list(self.means), "deviations": list(self.deviations)}

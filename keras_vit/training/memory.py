@@ -17,12 +17,15 @@ import psutil
 from keras_vit import kernels
 from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int
+from keras_vit.config.text import TextConfig
 from keras_vit.kernels.chunked_attention import is_worthwhile
 from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.configurable import flatten_layers
 from keras_vit.layers.tokens import kept_patches
 from keras_vit.model.layer_access import dense_parts, encoder_blocks
+from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.training.contrastive import ContrastiveModel
 
 SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
 # Bytes that a first training step takes for itself, more if blocks learn, to compile with XLA, and for a loop over
@@ -33,6 +36,7 @@ _COPIES_OF_A_DIVIDED_BATCH = 4  # of its images: as they came, filled up, and cu
 # Numbers kept for one example and block: times T * D, T * M and A * T * T.
 _KEPT = (6.75, 1.65, 0.15)  # by TensorFlow with `keras_vit.kernels.tensorflow_training`
 _KEPT_BY_XLA = (9, 3, 1)
+_KEPT_OF_TEXT = (9, 3, 1)  # with quick GELU, which keeps most: of others 1.3 to 1.5 times what is taken
 _KEPT_BY_NAME = (7, 1, 0)  # of a block that is not being computed, where `kernels.remat`
 _KEPT_BY_DROPOUT = (5.5, 3.2, 0)  # more, where there is dropout
 _KEPT_BY_ATTENTION_DROPOUT = (0, 0, 3.5)
@@ -80,7 +84,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    model: VisionTransformer,
+    model: VisionTransformer | ContrastiveModel,
     batch_size: int,
     *,
     accumulation_steps: int | None = None,
@@ -97,8 +101,9 @@ def estimate_memory(
         (4159500, 8319000)
 
     Args:
-        model: a `VisionTransformer` of known image size. Frozen layers, LoRA, mixed precision, `rematerialize`,
-            `patch_dropout_rate` and the `jit_compile` that it is or would be compiled with are taken into account.
+        model: a `VisionTransformer` of known image size, or a `ContrastiveModel` with one and a text tower. Frozen
+            layers, LoRA, mixed precision, `rematerialize`, `patch_dropout_rate` and the `jit_compile` that it is or
+            would be compiled with are taken into account.
         batch_size: images of one step on one device.
         accumulation_steps: micro-batches that a step is computed in; must divide `batch_size`.
         optimizer: `"sgd"` (with momentum) or `"adamw"`, Adam too.
@@ -108,7 +113,7 @@ def estimate_memory(
         A `MemoryEstimate`; as a string it is one readable line.
 
     Raises:
-        TypeError: for a value of the wrong type, or if `model` is no `VisionTransformer`.
+        TypeError: for a value of the wrong type, or a model of another kind.
         ValueError: for a value out of range, or a model of unknown image size.
     """
     accumulation_steps, slots, ema = _as_compiled(model, accumulation_steps, optimizer, ema)
@@ -119,7 +124,7 @@ def estimate_memory(
         gradients=learning * (2 if accumulation_steps > 1 else 1),
         optimizer=learning * slots,
         average=learning if ema else 0,
-        activations=round(_activations(model, batch_size, accumulation_steps)),
+        activations=round(sum(_activations(tower, batch_size, accumulation_steps) for tower in towers(model))),
         runtime=round(_runtime(model, accumulation_steps)),
     )
 
@@ -144,7 +149,7 @@ def largest_micro_batch(
 
 
 def check_memory(
-    model: VisionTransformer,
+    model: VisionTransformer | ContrastiveModel,
     batch_size: int,
     *,
     accumulation_steps: int | None = None,
@@ -174,8 +179,7 @@ def check_memory(
     Raises:
         ValueError: if the batch needs more than there is.
     """
-    check_vision_transformer(model)
-    accumulation_steps = model.accumulation_steps if accumulation_steps is None else accumulation_steps
+    accumulation_steps = _steps_as_compiled(model) if accumulation_steps is None else accumulation_steps
     estimate = estimate_memory(model, batch_size, accumulation_steps=accumulation_steps, optimizer=optimizer, ema=ema)
     available = available_memory() if available is None else available
     if available is None or estimate.needed <= available:
@@ -202,7 +206,7 @@ def _as_compiled(
     model: Any, accumulation_steps: int | None, optimizer: str | None, ema: bool | None
 ) -> tuple[int, int, bool]:
     """Micro-batches, numbers that the optimizer keeps for every weight, and whether one more is an average."""
-    check_vision_transformer(model)
+    steps = _steps_as_compiled(model) if accumulation_steps is None else accumulation_steps
     compiled = model.optimizer if model.compiled else None
     compiled = getattr(compiled, "inner_optimizer", compiled)  # in which float16 is scaled
     if optimizer is not None or compiled is None:
@@ -210,8 +214,19 @@ def _as_compiled(
         slots = SLOTS[optimizer or "sgd"]
     else:
         slots = bool(compiled.momentum) if isinstance(compiled, keras.optimizers.SGD) else max(SLOTS.values())
-    steps = model.accumulation_steps if accumulation_steps is None else accumulation_steps
     return steps, slots, bool(getattr(compiled, "use_ema", False)) if ema is None else ema
+
+
+def towers(model: Any) -> tuple[Any, ...]:
+    """The towers of a `ContrastiveModel`, of which the first is that of images; of another model it alone."""
+    return (model.image, model.text) if isinstance(model, ContrastiveModel) else (model,)
+
+
+def _steps_as_compiled(model: Any) -> int:
+    """Micro-batches of a step; raises for a model of another kind than are estimated here."""
+    image, *others = towers(model)
+    check_vision_transformer(image)
+    return 1 if others else image.accumulation_steps
 
 
 def _check_arguments(model: Any, batch_size: int, accumulation_steps: int) -> None:
@@ -232,26 +247,29 @@ def _check_arguments(model: Any, batch_size: int, accumulation_steps: int) -> No
 
 def _runtime(model: Any, micro_batches: int) -> int:
     step, blocks, compiler, loop = _RUNTIME
-    reasons = ((blocks, learning_blocks(model)), (compiler, model.jit_compile), (loop, micro_batches > 1))
+    parts = towers(model)
+    learns = any(learning_blocks(tower) for tower in parts)
+    reasons = ((blocks, learns), (compiler, parts[0].jit_compile), (loop, micro_batches > 1))
     return step + sum(taken for taken, reason in reasons if reason)
 
 
-def _activations(model: Any, batch: int, micro_batches: int) -> int:
+def _activations(model: Any, batch: int, micro_batches: int) -> float:
     """Bytes that the way back needs of one micro-batch, with the copies of the weights in half precision."""
     size = _item_size(encoder_blocks(model)[0].compute_dtype)
     before = _before_the_blocks(model)
     learning = learning_blocks(model)
     kept = [_kept(model, block) for block in encoder_blocks(model)]
     numbers = max(kept)  # while one block is computed, all that is in it
-    if model.config.rematerialize and learning:
+    if getattr(model.config, "rematerialize", False) and learning:
         numbers += 2 * max(kept) + len(learning) * _tokens(model) * model.config.hidden_size
     elif learning and kernels.select("remat", training=True).name != "plain":
         tokens, config = _tokens(model), model.config
-        sizes = (tokens * config.hidden_size, tokens * config.mlp_dim * (1 + config.gated_mlp), 0)
+        gates = getattr(config, "gated_mlp", False)
+        sizes = (tokens * config.hidden_size, tokens * config.mlp_dim * (1 + gates), 0)
         numbers += len(learning) * sum(factor * size for factor, size in zip(_KEPT_BY_NAME, sizes, strict=True))
     elif learning:
         numbers = sum(kept[-len(learning) :])
-    image = 4 * math.prod(model.input_shape[1:])
+    image = 4 * (_tokens(model) if isinstance(model, TextTransformer) else math.prod(model.input_shape[1:]))
     copies = sum(math.prod(weight.shape) for weight in model.weights) * size if size < 4 else 0
     divided = _COPIES_OF_A_DIVIDED_BATCH * batch * image if micro_batches > 1 else 0
     micro_batch = size * (numbers + before) + 2 * image  # as it came and cut into patches
@@ -269,12 +287,15 @@ def _kept(model: Any, block: Any) -> float:
 
 def _kept_by(model: Any, block: Any, tokens: int, keys: int) -> float:
     """Numbers that a block keeps of one example, where each token attends to so many keys."""
-    if model.config.num_pooled_tokens is not None and block is encoder_blocks(model)[-1]:
+    config = model.config
+    if isinstance(config, TextConfig):
+        return _kept_of_text(block, tokens)
+    if config.num_pooled_tokens is not None and block is encoder_blocks(model)[-1]:
         return _KEPT_BY_KEYS_AND_VALUES * tokens * block.hidden_size
     factors = [_KEPT_BY_XLA if model.jit_compile else _KEPT]
     factors += [_KEPT_BY_DROPOUT] if block.dropout_rate else []
-    factors += [_KEPT_BY_GATE] if model.config.gated_mlp else []
-    factors += [_KEPT_BY_POST_NORM] if model.config.norm_position == "post" else []
+    factors += [_KEPT_BY_GATE] if config.gated_mlp else []
+    factors += [_KEPT_BY_POST_NORM] if config.norm_position == "post" else []
     adapted = {found.part.group for found in dense_parts(model) if found.dense.lora_enabled}
     factors += [_KEPT_BY_LORA_IN_MLP] if "mlp" in adapted else []
     factors += [_KEPT_BY_LORA_IN_ATTENTION] if "attention" in adapted else []
@@ -284,6 +305,12 @@ def _kept_by(model: Any, block: Any, tokens: int, keys: int) -> float:
         weights = 0
     sizes = (tokens * block.hidden_size, tokens * block.mlp_dim, weights)
     return sum(factor * size for row in factors for factor, size in zip(row, sizes, strict=True))
+
+
+def _kept_of_text(block: Any, tokens: int) -> float:
+    """Numbers that a block of a text tower keeps of one text."""
+    sizes = (tokens * block.hidden_size, tokens * block.mlp_dim, block.num_heads * tokens**2)
+    return sum(factor * size for factor, size in zip(_KEPT_OF_TEXT, sizes, strict=True))
 
 
 def _before_the_blocks(model: Any) -> float:
@@ -300,6 +327,8 @@ def _before_the_blocks(model: Any) -> float:
 
 def _tokens(model: Any) -> int:
     """T, as training has it."""
+    if isinstance(model.config, TextConfig):
+        return model.config.max_length
     prefix, grid = model.config.num_prefix_tokens, model.config.grid(*model.input_shape[1:3])
     return prefix + kept_patches(math.prod(grid), model.config.patch_dropout_rate)
 

@@ -182,7 +182,9 @@ def test_wrong_input_is_named(tiny, act, words):
 FLAT = ("token", "gap", "map with a class token", "none", "distilled", "hybrid", "all tokens")
 
 
-@pytest.mark.parametrize("kind", FLAT)
+@pytest.mark.parametrize(
+    "kind", [*FLAT[2:5], *(pytest.param(kind, marks=pytest.mark.nightly) for kind in (*FLAT[:2], *FLAT[5:]))]
+)
 def test_flat_graph_with_layers_of_the_users_is_looked_into(kind, tmp_path):
     """As `keras.Model(backbone.input, head(backbone.output))`, in which no layer is the Vision Transformer."""
     inner = model_of(kind)

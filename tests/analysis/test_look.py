@@ -66,8 +66,14 @@ def brightest(tab, selector):
     return int((red - blue).argmax())
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("kind", "width"),
+    [  # each kind once and each width twice; the product is nightly
+        pytest.param(kind, width, marks=() if (row + column) % len(WIDTHS) == 0 else pytest.mark.nightly)
+        for row, kind in enumerate(MODELS)
+        for column, width in enumerate(WIDTHS)
+    ],
+)
 def test_page_answers_for_the_patch_that_is_pointed_at(browser, seen, kind, width):
     model, photo, page = seen[kind]
     tab, wrong = opened(browser, page, width)

@@ -11,6 +11,8 @@ from PIL import Image
 from keras_vit.data import open_source
 from keras_vit.data.splits import SPLITS, divide
 from keras_vit.embedding.photo_lists import list_photos
+from keras_vit.images.photo_files import PassedOver
+from keras_vit.runs.messages import data_lines
 
 
 def paths(source, split):
@@ -105,7 +107,7 @@ def test_bad_files_among_odd_ones_are_named_with_their_reasons(tmp_path):
         r"x\udcff.png'": "a file name that is not UTF-8",  # of a path as `ascii` gives it
         "cut.jpg": "truncated JPEG",
         "text.jpg": "not an image: text",
-        "lost.jpg": "no such file",
+        "lost.jpg": "a link to nothing",
         "pipe.jpg": "a pipe, not a regular file",
         "zero.png": "a device, not a regular file",
     }
@@ -125,6 +127,8 @@ def test_images_of_kinds_that_are_not_read_are_counted_by_kind(tmp_path):
     kinds = ("CR2", "CR3", "ICO", "JP2", "SVG", "TIFF")
     assert all(f"\n  1 {kind}, as " in str(told[0].message) for kind in kinds)
     assert source.facts["ignored_kinds"] == {"other files": 1}  # the text
+    lines = " ".join(data_lines(source, "3 classes"))
+    assert f"1 other files, as {tmp_path}/ash/i.txt" in " ".join(lines.split())
     assert sum(source.sizes.values()) == 15
 
 
@@ -226,14 +230,18 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     for name in ("._0.jpeg", ".DS_Store", "Thumbs.db", "desktop.ini"):
         (root / "ash" / name).write_bytes(b"x")
     (root / "loose.JPG").write_bytes(encoded(picture()))
-    for name in ("w.jpg?width=300", "w.jpg.1", "w.jpg_large", "w.png~", "w.part", "w.jpg.json"):  # the last is no photo
+    for name in ("w.jpg?width=300", "w.jpg.1", "w.jpg_large", "w.png~", "w.part", "w.jpg.bak"):
         (root / "ash" / name).touch()
+    for name in ("w.jpg.json", "w.md5", "w.csv~"):  # which are no photos
+        (root / "ash" / name).touch()
+    (root / "ILSVRC2012_devkit_t12.tar.gz").touch()  # holds none
     for name in ("more.tar", "vectors/photos.jsonl", "vectors/part-00000.parquet"):  # the last is of `embed`
         (root / "birch" / name).parent.mkdir(exist_ok=True)
         (root / "birch" / name).touch()
-    line = f"5 files not read, as the suffix is not that of a photo: {root}/ash/w.jpg.1. Rename those that are photos"
+    line = f"6 files not read, as the suffix is not that of a photo: {root}/ash/w.jpg.1. Rename those that are photos"
     with (
         pytest.warns(UserWarning, match=re.escape(line)),
+        pytest.warns(UserWarning, match="24 hidden or system items with photos not read: .*/photos/#recycle, "),
         pytest.warns(UserWarning, match=r"class folders \(1, as .*loose.JPG\); shards \(1, as .*birch/more.tar\)"),
     ):
         source = open_source(root)
@@ -243,11 +251,12 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     assert list_photos(root).notes == [
         f"1 shard not read, as photos lie in folders here: {root}/birch/more.tar",
         line,
+        f"24 hidden or system items with photos not read: {root}/#recycle, {root}/$RECYCLE.BIN, {root}/.AppleDouble",
     ]
     kinds = source.describe()["ignored_kinds"]
     assert kinds["photos in @eaDir"] == 2
     assert kinds["photos outside of the class folders"] == 1
-    assert kinds["other files"] == 12
+    assert kinds["other files"] == 16
     assert list(kinds) == sorted(kinds, key=lambda kind: (-kinds[kind], kind))  # not as the disk has them
 
 
@@ -278,7 +287,10 @@ def test_photo_of_two_classes_is_warned_of(tmp_path):
         open_source(tmp_path)
 
 
-@pytest.mark.parametrize("names", [("Ash", "ash"), ("caf\u00e9", "cafe\u0301"), ("big ash", "big  ash")])
+ALIKE = [("Ash", "ash"), ("caf\u00e9", "cafe\u0301"), ("big ash", "big  ash"), ("ash", "ash\u200b")]
+
+
+@pytest.mark.parametrize("names", ALIKE)
 def test_classes_that_look_alike_are_warned_of(tmp_path, names):
     write_photos(tmp_path, classes=(*names, "birch"))
     with pytest.warns(UserWarning, match="differ only in case, spaces or Unicode form"):
@@ -302,7 +314,10 @@ def test_photo_without_a_suffix_counts_by_its_first_bytes(tmp_path):
     first = sorted(tmp_path.rglob("*.*"))[0]
     first.rename(first.with_suffix(""))
     (first.parent / "notes").write_text("no photo")
-    source = open_source(tmp_path)
+    for kind in ("GIF", "TIFF"):
+        (first.parent / kind).write_bytes(encoded(picture(seed=1), kind))
+    with pytest.warns(UserWarning, match=r"2 bad images:\n  1 GIF, as .*/GIF\n  1 TIFF"):
+        source = open_source(tmp_path)
     assert sum(source.sizes.values()) == 60
     assert str(first.with_suffix("")) in [path for split in SPLITS for path in paths(source, split)]
     assert source.facts["ignored_kinds"] == {"other files": 1}
@@ -337,6 +352,8 @@ def test_folder_that_cannot_be_listed_is_named_as_a_bad_image_is(tmp_path, forbi
         (tmp_path / "c" / name / "locked").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"every folder of photos must be readable(?s:.*)a/locked"):
         open_source(tmp_path / "c")
+    with pytest.raises(ValueError, match=r"Received: a, locked\. Grant"):  # once
+        PassedOver(unreadable=[("a", "locked")] * 2).check()
 
 
 def test_links_to_folders_are_followed_once_each_and_others_are_named(tmp_path):
@@ -350,18 +367,33 @@ def test_links_to_folders_are_followed_once_each_and_others_are_named(tmp_path):
     for place in (ash / "gone", root / "elm"):
         place.symlink_to(tmp_path / "not mounted")
     (ash / "itself").symlink_to(ash / "itself")
+    (ash / "a.jpeg").symlink_to("0.jpeg")  # another photo of the walk
+    (root / "birch" / "b.jpeg").symlink_to(ash / "year" / "0.jpeg")
+    (tmp_path / "alone.jpeg").write_bytes(encoded(picture(seed=99)))
+    for name in ("c.jpeg", "d.jpeg"):  # a photo of another folder, twice
+        (root / "birch" / name).symlink_to(tmp_path / "alone.jpeg")
+    for name, target in (("oak", ash), ("pine", root), ("yew", root / "cedar")):  # as classes
+        (root / name).symlink_to(target)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         source = open_source(root)
     texts = [str(each.message) for each in caught]
-    assert sum(source.sizes.values()) == 25
+    assert sum(source.sizes.values()) == 26
     assert {image.path.removeprefix(f"{root}/"): image.reason.partition(":")[0] for image in source.bad_images} == {
         "elm": "a link to nothing",
-        "ash/gone": "no such file",
+        "ash/gone": "a link to nothing",
         "ash/itself": "cannot be read",
     }
-    (line,) = [text for text in texts if text.startswith("4 links to folders not followed")]
+    assert source.class_names == ("ash", "birch", "cedar")
+    (line,) = [text for text in texts if "a label is wrong" in text]
+    assert re.fullmatch(r"1 link\(s\) of a class lead .* as .*birch/b.jpeg to .*/0.jpeg, .* under 'ash'\.", line)
+    (line,) = [text for text in texts if "not followed" in text]
+    assert list_photos(root).notes == [line]
+    assert len(list_photos(root).entries) == 26 + 3  # and the bad ones
+    assert line.startswith("10 links not followed, so that no photo counts twice")
     for words in ("ash/loop, a link to a folder that it is in", "ash/up, a link", "ash/year, which is", "more/one, "):
+        assert words in line
+    for words in (f"a.jpeg, which is {ash}/0", "b.jpeg, which is", "oak, which is", "pine, a link to a folder that"):
         assert words in line
 
 

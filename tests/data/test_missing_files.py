@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from conftest import make_tiny
-from pictures import write_photos
+from pictures import encoded, picture, turned, write_photos
 
 import keras_vit
 from keras_vit.data import load_dataset, open_source
@@ -20,13 +21,20 @@ def source(tmp_path):
 
 
 def lose(path, how):
-    if how == "gone":
+    if how in ("gone", "pipe", "folder"):
         os.remove(path)
+        {"gone": str, "pipe": os.mkfifo, "folder": os.mkdir}[how](path)
+    elif how in ("bmp", "turned"):
+        Path(path).write_bytes(encoded(picture(), "BMP") if how == "bmp" else turned(picture(), 6))
     else:
         Path(path).write_bytes(b"" if how == "emptied" else Path(path).read_bytes()[:200])
 
 
-@pytest.mark.parametrize(("how", "reason"), [("gone", "no such file"), ("cut", "truncated"), ("emptied", "empty")])
+REASONS = {"gone": "no such file", "cut": "truncated", "emptied": "empty", "pipe": "a pipe", "folder": "a folder, not"}
+REASONS |= {"bmp": "a photo of another format than before", "turned": "a photo of another EXIF orientation than"}
+
+
+@pytest.mark.parametrize(("how", "reason"), REASONS.items())
 def test_pass_names_the_photo(source, how, reason):
     split = source.split("train")
     batches = load_dataset(source, "train", batch_size=4, preprocessing=Preprocessing(image_size=(8, 8)))
@@ -35,6 +43,9 @@ def test_pass_names_the_photo(source, how, reason):
         pytest.raises(ValueError, match=f"1 that can no longer be read: {split.paths[5]}: {reason}"),
         report_missing_files(split),
     ):
+        list(batches)
+    rule = "a photo must stay as it was"
+    with pytest.raises(tf.errors.OpError, match=f"{rule}.\nReceived: {split.paths[5]}: {reason}"):
         list(batches)
 
 
@@ -48,6 +59,9 @@ def test_evaluation_and_features_name_the_photo(source, tmp_path):
     ):
         with pytest.raises(ValueError, match=path):
             measure()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=f"{path}: a pipe"):
+        image_features(model, source, "test", cache=tmp_path / "kept")
 
 
 def test_other_errors_come_through(source):

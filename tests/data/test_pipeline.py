@@ -126,11 +126,13 @@ def test_image_is_prepared_as_preprocessing_prepares_it(record):
 
 def test_evaluation_of_files_is_preprocessing_of_upright_pixels(tmp_path):
     write_photos(tmp_path / "train")
+    write_photos(tmp_path / "val", each=1, seed=1)
     (tmp_path / "train" / "ash" / "turned.jpg").write_bytes(turned(picture(30, 41, seed=5), 6))
-    source, record = open_source(tmp_path), Preprocessing(image_size=(20, 28))
-    images = np.concatenate([batch for batch, _ in load_dataset(source, batch_size=4, preprocessing=record)])
-    for row, image in zip(source.rows("train"), images, strict=True):
-        np.testing.assert_allclose(image, record(source.pixels("train", row["index"])), atol=2e-6)
+    source, record, splits = open_source(tmp_path), Preprocessing(image_size=(20, 28)), ("validation", "train")
+    batches = load_dataset(source, "+".join(splits), batch_size=4, preprocessing=record)
+    pixels = [source.pixels(split, row["index"]) for split in splits for row in source.rows(split)]
+    for each, image in zip(pixels, np.concatenate([batch for batch, _ in batches]), strict=True):
+        np.testing.assert_allclose(image, record(each), atol=2e-6)
     assert source.pixels("train", 5).shape == (41, 30, 3)
 
 

@@ -72,6 +72,9 @@ def test_columns_of_a_table_with_lists_are_refused(photos):
 def test_columns_of_bits_are_the_same_labels(photos):
     names = ("cat", "cow", "dog")
     rows = [f"{n}.png," + ",".join(str(int(name in SETS[n % 5])) for name in names) for n in range(20)]
+    for kind in (LabelTargets(None, ("cat", "cat")), NumberTargets(("cat", "cat"))):
+        with pytest.raises(ValueError, match=r"must differ(?s:.*)'cat' more than once"):
+            open_source(table(photos, "path,cat,cow,dog", rows), targets=kind)
     source = open_labels(table(photos, "path,cat,cow,dog", rows))
     assert rows_by_name(source) == rows_by_name(open_labels(listed(photos)))
     words = [row.replace("1", "True").replace("0", "0.0") if n else row for n, row in enumerate(rows)]
@@ -84,6 +87,13 @@ def test_each_label_has_its_share_in_every_split(photos):
     assert set(source.sizes) == {"train", "validation", "test"}
     for split in source.splits.values():
         assert (split.labels.sum(axis=0) > 0).all()
+
+
+def test_label_with_a_comma_is_taken_whole_and_named(photos):
+    rows = [f'{n}.png,"{"car,red" if n == 3 else "car"}"' for n in range(20)]
+    with pytest.warns(UserWarning, match=r"car,red'.*put ; or \| between them"):
+        source = open_labels(table(photos, "path,labels", rows))
+    assert source.class_names == ("car", "car,red")
 
 
 def test_bits_of_an_image_may_all_be_zero(photos):
@@ -216,6 +226,7 @@ LABELS = {
     "both signs": ("path,labels", ["0.png,a;b", "1.png,a|b", "2.png,a"], "the same in every row", "line 3.*line 2"),
     "number": ("path,a,b", ["0.png,0,1", "1.png,2,0"], "must hold 0 or 1", "line 3 .*column 'a': '2'"),
     "hole": ("path,a,b", ["0.png,0,1", "1.png,1,"], "must have its b", "line 3 .*'b': ''"),
+    "joined": ("path,a;b,c", ["0.png,0,1", "1.png,1,1"], "must be one label", "column 'a;b'"),
     "index": (",path,a", ["0,0.png,1", "1,1.png,0"], "must have a name", "index=False"),
     "none": ("path,split", ["0.png,train", "1.png,test"], "columns of its labels", "'split'"),
 }
@@ -274,8 +285,8 @@ def test_photo_of_a_tar_without_json_is_named(photos, opens):
 
 
 def test_class_folder_and_source_of_classes_are_refused(photos):
-    with pytest.raises(ValueError, match="each image must have labels"):
+    with pytest.raises(ValueError, match=r"each image must have labels(?s:.*)'path,labels', .*'1.jpg,car;red'"):
         open_labels(make_photos(photos / "classes", per_class=2))
     images = np.zeros((6, 8, 6, 3), "uint8")
-    with pytest.raises(ValueError, match="each image must have numbers"):
+    with pytest.raises(ValueError, match=r"each image must have numbers(?s:.*)'path,age'"):
         open_numbers(open_source({"train": (images, [0, 1, 0, 1, 0, 1])}))

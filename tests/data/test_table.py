@@ -4,6 +4,7 @@ import pytest
 from pictures import encoded, picture, write_photos
 
 from keras_vit.data import open_source
+from keras_vit.data.label_checks import warn_doubtful_class_names
 from keras_vit.embedding.photo_lists import list_photos
 
 
@@ -70,6 +71,14 @@ def test_caption_may_have_several_lines(photos):
     rows = [f'{row},"two, or\nthree, ""quoted"" lines" ' for row in rows_of(photos)]
     path = table(photos, "path,label,caption", *rows)
     assert sum(open_source(path).sizes.values()) == len(list_photos(path).entries) == 30
+
+
+@pytest.mark.parametrize("folder", ["gone/", ""])
+def test_missing_photos_without_a_suffix_are_rows_too(photos, folder):
+    path = table(photos, "path,label,caption", *(f"{folder}{n},{n % 2},x" for n in range(3)))
+    path.write_text(path.read_text().replace("0,x", '0,"5 wide').replace("1,x", '1,5 wide"'))
+    with pytest.raises(ValueError, match=f"line 2 of .*goes on to '{folder}1'"):
+        list_photos(path)
 
 
 @pytest.mark.parametrize(
@@ -215,3 +224,83 @@ def test_class_name_that_is_most_likely_none_is_warned_of(photos, name, words):
     rows = [row if name not in row else row.replace(name, "birch", row.count(name) - 1) for row in rows]
     with pytest.warns(UserWarning, match=words):
         assert len(open_source(table(photos, "path,label", *rows)).class_names) == 3
+    with pytest.warns(UserWarning, match="'NA' and 'null' each count as the name of a class"):
+        warn_doubtful_class_names(["NA", "null"])
+
+
+def test_parquet_table_of_paths_is_read_as_the_same_csv(photos):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    names = [line.split(",")[0] for line in rows_of(photos)]
+    numbers = [number % 3 for number in range(len(names))]
+    splits = [("train", "test")[number % 2] for number in range(len(names))]
+    path = photos / "set.parquet"
+
+    def written(**columns):
+        pyarrow.parquet.write_table(pa.table(columns), path)
+        return path
+
+    cells = {"Path": names, "label": numbers, "split": splits, "others": [[1.5, 2.5]] * len(names)}
+    found = open_source(written(**cells))
+    lines = [",".join(map(str, row)) for row in zip(names, numbers, splits, strict=True)]
+    expected = open_source(table(photos, "path,label,split", *lines))
+    assert (found.kind, found.class_names, found.sizes) == ("table", ("0", "1", "2"), {"train": 15, "test": 15})
+    assert [*found.rows("test")] == [*expected.rows("test")]
+    assert list_photos(path).entries == list_photos(photos / "table.csv").entries == sorted(names)
+    for wrong, words in (
+        ({"label": [0, None, *numbers[2:]]}, "must have its label(?s:.*)row 1 of"),
+        ({"label": [0.0, float("nan"), *map(float, numbers[2:])]}, "must have its label(?s:.*)row 1 of"),
+        ({"Path": [*names[:-1], None]}, "must have its path(?s:.*)row 29 of"),
+        ({"label": [0.5, *numbers[1:]]}, "label must be text or a whole number(?s:.*)row 0 of .*0.5"),
+        ({"Path": [names[0], *names[:-1]]}, "is 0 on row 0 and 1 on row 1"),
+        ({"split": ["later", *splits[1:]]}, "must be train, validation or test(?s:.*)row 0 of .*'later'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            open_source(written(**cells | wrong))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="a Parquet file must be whole"):
+        open_source(path)
+
+
+def test_missing_photo_is_named_with_what_its_name_is_on_disk(photos):
+    rows = rows_of(photos)
+    (photos / "ash" / "e\u0301.jpeg").write_bytes(encoded(picture(seed=5)))
+    (photos / "disk").symlink_to("not mounted")
+    lost = ("gone.jpg,ash", "disk/a.jpg,ash")
+    path = table(photos, "path,label", *rows, "ash/\u00e9.jpeg,ash", rows[-1].replace("/", "\\"), *lost)
+    line = r"4 bad images(?s:.*)no such file, as \S*/gone.jpg \(line 34 of table.csv\)\n(?s:.*)Correct the paths"
+    with pytest.warns(UserWarning, match=line):
+        reasons = [image.reason for image in open_source(path).bad_images]
+    with pytest.raises(ValueError, match=r"/gone.jpg \(line 34 of table.csv\): no such file"):
+        open_source(path, on_bad_image="raise")
+    path = table(photos, "path,label", "gone.jpg,ash", "gone.png,birch")
+    with (
+        pytest.warns(UserWarning, match="2 bad images"),
+        pytest.raises(ValueError, match=r"table.csv', of whose 2 photos none can: 2 no such file, as \S*/gone.jpg"),
+    ):
+        open_source(path)
+    assert reasons == [
+        "no such file, but one whose name has another Unicode form",
+        "no such file, but one with / for \\",
+        "no such file",
+        "in a folder that is a link to nothing",
+    ]
+
+
+def test_folder_with_the_name_of_a_table_is_a_folder(photos):
+    folder = photos.rename(photos.with_suffix(".csv"))
+    assert sum(open_source(folder).sizes.values()) == len(list_photos(folder).entries) == 30
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "words"),
+    [
+        ("path,path,label", "a,b,c", "the column path, once"),
+        ("path,label", "a\0.jpg,b", r"without NUL(?s:.*)line 2"),
+        ("path,label", "file:///a.jpg,b", r"not a URL(?s:.*)line 2 of .*'file:///a.jpg'"),
+    ],
+)
+def test_list_refuses_paths_that_are_none(photos, header, row, words):
+    with pytest.raises(ValueError, match=words):
+        list_photos(table(photos, header, row))

@@ -41,10 +41,11 @@ def prepared(tmp_path_factory):
     )
 
 
+@pytest.mark.parametrize("shard", [(0, 1), (1, 2)])
 @pytest.mark.parametrize("start_step", [1, 5, 9, 30])  # in the first epoch of 37 examples, at its end, and far beyond
-def test_start_step_is_a_skip(prepared, start_step):
+def test_start_step_is_a_skip(prepared, start_step, shard):
     source = open_source(prepared.data_path)
-    arguments = {"batch_size": 4, "preprocessing": SCALE, "training": True, "seed": 2}
+    arguments = {"batch_size": 4, "preprocessing": SCALE, "training": True, "seed": 2, "shard": shard}
     stream = load_dataset(source, "train", **arguments).skip(start_step).take(3)
     started = load_dataset(source, "train", start_step=start_step, **arguments).take(3)
     for (images, labels), (other, others) in zip(stream, started, strict=True):

@@ -122,6 +122,8 @@ def open_clip_siglip():
     statistics = {"mean": [0.5] * 3, "std": [0.5] * 3, "resize_mode": "squash"}
     model, config = tower(vision | {"image_size": 24}, statistics, custom_text=True, embed_dim=24)
     timm.create_model = create
+    # A name that timm lacks, as the sizes of one that it has must be those of the tensors.
+    config["model_cfg"]["vision_cfg"]["timm_model_name"] = "vit_small_patch32_siglip_24"
     write("open_clip_siglip", model, config, pooled, "open_clip_config.json", SQUARE)
 
 

@@ -70,9 +70,18 @@ def test_orientation_that_means_nothing_turns_nothing(orientation):
     np.testing.assert_array_equal(apply_orientation(tf.constant(PIXELS), tf.constant(orientation)), PIXELS)
 
 
+WINDOWS = [(3, 7, 31, 19), (0, 0, 1, 1), (17, 20, 6, 5), (21, 9, 24, 8)]
+
+
 @pytest.mark.parametrize("data", [encoded(PIXELS, subsampling=0), PNG], ids=["jpeg", "png"])
-@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
-@pytest.mark.parametrize("window", [(3, 7, 31, 19), (0, 0, 1, 1), (17, 20, 6, 5), (21, 9, 24, 8)])
+@pytest.mark.parametrize(
+    ("orientation", "window"),
+    [  # each orientation with one of the windows; the product is nightly
+        pytest.param(turn or None, window, marks=() if turn % 4 == place else pytest.mark.nightly)
+        for turn in range(9)
+        for place, window in enumerate(WINDOWS)
+    ],
+)
 def test_window_is_that_part_of_the_whole(data, orientation, window):
     orientation = None if orientation is None else tf.constant(orientation)
     y, x, h, w = window

@@ -1,10 +1,13 @@
 """What stands before the pixels of a JPEG or PNG, in a graph and outside of it: orientation, scans and texts."""
 
+import io
+
 import pytest
 import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pictures import chunk, encoded, picture, turned, with_scans
+from PIL import Image
 
 from keras_vit.images.headers import MAX_SCANS, MAX_STEPS, exif_orientation, read_header, respects_limits, without_texts
 
@@ -13,6 +16,13 @@ in_graph = tf.function(read_header, input_signature=[tf.TensorSpec((), tf.string
 BIG_ENDIAN = (
     b"MM\0*\0\0\0\x08\0\x02" + b"\x01\x00\0\x03\0\0\0\x01\0\x63\0\0" + b"\x01\x12\0\x03\0\0\0\x01\0\x06\0\0" + bytes(4)
 )
+# Of types that EXIF does not allow and Pillow reads: of 4 bytes, and signed.
+LONG, SIGNED, SIGNED_LONG = (
+    BIG_ENDIAN[:24] + b"\0" + bytes([kind]) + b"\0\0\0\x01" + value + bytes(4)
+    for kind, value in ((4, b"\0\0\0\x06"), (8, b"\0\x06\0\0"), (9, b"\0\0\0\x06"))
+)
+LITTLE_LONG = b"II*\0\x08\0\0\0\x01\0\x12\x01\x04\0\x01\0\0\0\x06\0\0\0" + bytes(4)
+LARGE_LONG = LITTLE_LONG[:20] + b"\x01" + LITTLE_LONG[21:]  # 65,542, whose first 2 bytes are 6
 BIG_JPEG, BIG_PNG = (encoded(PIXELS, kind, exif=b"Exif\0\0" + BIG_ENDIAN) for kind in ("JPEG", "PNG"))
 
 
@@ -33,9 +43,13 @@ def test_orientation_is_what_pillow_has_written(kind, value):
     assert orientations(turned(PIXELS, value, kind)) == (value, value)
 
 
-@pytest.mark.parametrize("data", [BIG_JPEG, BIG_PNG], ids=["jpeg", "png"])
-def test_orientation_is_read_in_the_other_order_of_bytes(data):
-    assert orientations(data) == (6, 6)
+@pytest.mark.parametrize("block", [BIG_ENDIAN, LONG, SIGNED, SIGNED_LONG, LITTLE_LONG, LARGE_LONG])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_orientation_of_either_order_and_any_type_is_that_of_pillow(block, kind):
+    data = encoded(PIXELS, kind, exif=b"Exif\0\0" + block)
+    value = Image.open(io.BytesIO(data)).getexif()[0x0112]
+    assert value == (65542 if block is LARGE_LONG else 6)
+    assert orientations(data) == ((1, 1) if value > 8 else (6, 6))
 
 
 @pytest.mark.parametrize("data", [encoded(PIXELS), encoded(PIXELS, "PNG"), turned(PIXELS, 9), turned(PIXELS, 0)])

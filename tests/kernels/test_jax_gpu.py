@@ -12,9 +12,9 @@ import pytest
 from conftest import images, make_tiny, numpy
 
 import keras_vit
+from keras_vit.checks import processor_flags
 from keras_vit.kernels import jax_gpu
 from keras_vit.layers import MlpBlock, MultiHeadAttention
-from keras_vit.processor import processor_flags
 
 
 def differences():
@@ -37,7 +37,6 @@ def differences():
 
 # Of 37 tokens, and of 36, which are even.
 MODELS: tuple[dict, ...] = (
-    {"registers": 1},
     {"registers": 1, "dropout_rate": 0.2, "last_block_outputs": "all"},
     {"registers": 1, "position_embedding": "none", "rotary": "axial", "qk_norm": "head", "layer_scale": "both"},
     {},

@@ -112,6 +112,9 @@ ROWS = [
 ]
 CASES = [(row, dtype) for row in range(len(ROWS)) for dtype in TOLERANCE]
 NAMES = [f"{ROWS[row][0]}-{row}-{dtype}" for row, dtype in CASES]
+# In float32 each row, and in bfloat16 the last one of each implementation; the others are nightly.
+LAST = {(kernel, name): row for row, (kernel, names, *_) in enumerate(ROWS) for name in names.values()}
+SOME = [(row, dtype) for row, dtype in CASES if dtype == "float32" or row in LAST.values()]
 
 
 def with_gradients(function, arrays, variables):
@@ -175,11 +178,19 @@ def differences():
     """Of all rows, with the forms for a GPU, on a CPU."""
     found = {}
     for name, case in zip(NAMES, CASES, strict=True):
-        found[name] = difference(*case, unittest.mock.patch.multiple(jax_gpu, **ON_GPU))
+        if case in SOME:
+            found[name] = difference(*case, unittest.mock.patch.multiple(jax_gpu, **ON_GPU))
     return found
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "tensorflow" in ROWS[case[0]][1]], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case in SOME else pytest.mark.nightly, id=str(case))
+        for case in CASES
+        if "tensorflow" in ROWS[case[0]][1]
+    ],
+)
 def test_implementation_gives_what_plain_does(case):
     pytest.importorskip("tensorflow")
     if keras.backend.backend() == "tensorflow":
@@ -188,7 +199,7 @@ def test_implementation_gives_what_plain_does(case):
 
 @pytest.mark.elsewhere("jax", "differences")
 def test_implementation_gives_what_plain_does_on_jax(found):
-    assert sum(each is not None for each in found.values()) >= 20
+    assert sum(each is not None for each in found.values()) >= 14
     for name, each in found.items():
         if each is not None:
             assert_plain(each, name.rpartition("-")[2])
@@ -216,3 +227,11 @@ def test_choice_says_why():
         assert "kernels.use" in kernels.select("dense").why
     with pytest.raises(ValueError, match="level='fast'"), kernels.use("fast"):
         pass
+
+
+@pytest.mark.parametrize(("dtype", "small", "unit"), [("float16", 0.003, 2**-10), ("bfloat16", 0.03, 2**-7)])
+def test_softmax_adds_a_bias_to_logits_of_half_precision_in_float32(dtype, small, unit):
+    """The biases are below half of what 10 is rounded to."""
+    bias = np.where(np.arange(200) % 2, small, 0).astype("float32")
+    found = kernels.plain.softmax(ops.cast(np.full((1, 200), 10.0), dtype), ops.convert_to_tensor(bias))
+    np.testing.assert_allclose(numpy(ops.cast(found, "float32"))[0], np.exp(bias) / np.exp(bias).sum(), rtol=unit)

@@ -8,11 +8,11 @@ from exporting.served import make_job
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit import kernels
-from keras_vit.exporting.formats.saved_model import write
+from keras_vit.checks import processor_flags
+from keras_vit.exporting.serving_inputs import write_signatures as write
 from keras_vit.kernels import tensorflow_cpu
 from keras_vit.layers import MlpBlock
 from keras_vit.model.precision import in_precision
-from keras_vit.processor import processor_flags
 
 tf = pytest.importorskip("tensorflow")
 HALF = 2.0**-8  # a rounding to bfloat16

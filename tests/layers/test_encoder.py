@@ -87,11 +87,13 @@ def test_switches_of_a_block_equal_float64_and_its_training_step(switches):
 
 
 def test_layer_scale_of_ones_is_a_plain_block_and_any_is_one_of_other_kernels():
-    plain, scaled, x = make_block(), make_block(layer_scale="both"), images(2, 7, 12)
+    plain, x = make_block(), images(2, 7, 12)
+    scaled = TransformerBlock(12, 3, 17, layer_scale="both", layer_scale_init=1.0)
+    scaled.build((None, 7, 12))
     layers = {"layer_scale_1": plain.attention.out, "layer_scale_2": plain.mlp.dense_2}
     values = {weight.path.partition("/")[2]: weight for weight in plain.weights}
     for weight in scaled.weights:
-        weight.assign(values.get(weight.path.partition("/")[2], np.ones(weight.shape)))
+        weight.assign(values.get(weight.path.partition("/")[2], weight))
     np.testing.assert_array_equal(numpy(scaled(x)), numpy(plain(x)))
     for name, dense in layers.items():
         getattr(scaled, name).gamma.assign(np.linspace(0.5, 1.5, 12))
@@ -168,6 +170,9 @@ def test_dropout_stands_where_the_paper_has_it():
     block = make_block(dropout_rate=0.999999)
     x = images(2, 7, 12)
     np.testing.assert_array_equal(numpy(block(x, training=True)), x)
+    block = make_block(dropout_rate=0.999999, norm_position="post")  # the norm of what is dropped is its shift
+    shifts = numpy(block.norm_1.beta) + numpy(block.norm_2.beta)
+    np.testing.assert_allclose(numpy(block(x, training=True)), x + shifts, atol=1e-6)
 
 
 def test_mlp_drops_after_the_activation_and_after_the_second_layer():

@@ -61,7 +61,7 @@ def test_class_token_is_not_zero_where_no_position_is_added_to_it(kind, deviatio
         assert numpy(model.get_layer(name).token).std() == pytest.approx(deviation, rel=0.2)
 
 
-@pytest.mark.parametrize(("kind", "prefix"), [("token", 1), ("gap", 0), ("gap", 1)])
+@pytest.mark.parametrize(("kind", "prefix"), [("token", 1), ("gap", 0), ("gap", 1), ("gap", 2)])
 def test_pooling_takes_the_first_token_or_the_mean_of_the_patches(kind, prefix):
     x = images(2, 7, 12)
     expected = x[:, 0] if kind == "token" else x[:, prefix:].mean(1)

@@ -70,6 +70,17 @@ def test_larger_images_are_offered_at_224(slow, tmp_path):
     assert "500 steps of 8.0 s" in expected  # one pass; and nothing takes less
 
 
+@pytest.mark.parametrize(("locked", "step"), [(False, "192.0"), (True, "128.0")])
+def test_both_towers_of_a_contrastive_run_are_timed(slow, tmp_path, locked, step):
+    """64 pairs, of which each tower takes 3 passes of 0.5 s; a locked one takes 1."""
+    image = keras_vit.build(CONFIG, input_shape=(12, 20, 3), include_top=False)
+    text = keras_vit.build_text(keras_vit.TextConfig(40, 8, 12, num_layers=1, num_heads=2, mlp_dim=24))
+    model = keras_vit.ContrastiveModel(image, text, lock_image=locked)
+    said = " ".join(said_of(prepared(model=model), tmp_path))
+    assert f"500 steps of {step} s" in said
+    assert "shorter:" not in said
+
+
 def test_checkpoints_on_another_disk_are_said_by_themselves(monkeypatch, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").mkdir()
@@ -97,10 +108,11 @@ def test_short_run_and_an_accelerator_are_not_timed(monkeypatch, tmp_path):
 def test_an_image_is_timed_and_the_model_stays(slow, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setattr(estimates, "_TIMING", 0.01)
-    preparation = prepared()
-    before = [np.array(weight) for weight in preparation.model.variables]
-    compiling, image = estimates._seconds_of_an_image(preparation.model, 3)
-    assert 0 < image < 10
-    assert 0 <= compiling < 60
-    after = [np.array(weight) for weight in preparation.model.variables]
-    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+    text = keras_vit.build_text(keras_vit.TextConfig(40, 8, 12, num_layers=1, num_heads=2, mlp_dim=24))
+    for model in (prepared().model, text):
+        before = [np.array(weight) for weight in model.variables]
+        compiling, image = estimates._seconds_of_an_image(model, 3)
+        assert 0 < image < 10
+        assert 0 <= compiling < 60
+        after = [np.array(weight) for weight in model.variables]
+        assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))

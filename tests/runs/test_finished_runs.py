@@ -14,7 +14,7 @@ from photos import make_photos
 from keras_vit import open_source
 from keras_vit.data.source import fingerprint
 from keras_vit.exporting.engines import accelerate as engines
-from keras_vit.exporting.formats import FORMATS, find_format
+from keras_vit.exporting.formats import FORMATS
 from keras_vit.runs.finished_runs import calibration_photos, has_changed
 from keras_vit.runs.load import RunFacts, load_model
 
@@ -108,7 +108,7 @@ def test_other_engines_and_photos_of_the_user_are_as_asked(run, trained, photos,
 )
 def test_export_of_int8_gets_them(run, trained, tmp_path, monkeypatch, precision, options, line, count):
     format = register(monkeypatch, "litert", FakeFormat(".tflite"))
-    format.CALIBRATES = ("int8",)
+    format.calibrates = ("int8",)
     monkeypatch.chdir(make_photos(tmp_path / "place" / "mine", per_class=11).parent)
     asked = ("--format", "litert", "--precision", precision, "--no-verify", *options)
     code, lines, error = run("export", trained, tmp_path / "x.tflite", *asked)
@@ -120,8 +120,7 @@ def test_export_of_int8_gets_them(run, trained, tmp_path, monkeypatch, precision
 
 def test_formats_that_are_calibrated_are_those_of_the_pages():
     """docs/quantising.md names them."""
-    writers = {name: find_format(name) for name in FORMATS}
-    assert {name for name, writer in writers.items() if writer.CALIBRATES} == {"litert", "openvino"}
+    assert {name for name, format in FORMATS.items() if format.calibrates} == {"litert", "openvino"}
 
 
 @pytest.mark.parametrize(("taken", "said"), [("openvino", True), ("onnxruntime", False)])

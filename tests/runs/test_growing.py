@@ -160,28 +160,21 @@ def test_model_takes_other_sizes_inside_alone():
         model(images(1, 8, 12, 3))
 
 
+HYBRID = {"patch_size": 1, "resnet_stages": (1,), "resnet_width_factor": 0.5}
 KINDS = [
-    {"position_embedding": "relative"},
-    {"position_embedding": "sincos2d", "pooling": "gap"},
+    {"position_embedding": "relative", "pooling": "map", "rematerialize": True, "stochastic_depth_rate": 0.2},
     {"position_embedding": "learned2d", "position_injection": "blocks", "attention": "axial", "pooling": "gap"},
-    {"pooling": "map", "rematerialize": True, "stochastic_depth_rate": 0.2},
-    {"patch_size": 1, "resnet_stages": (1,), "resnet_width_factor": 0.5},
+    {"position_embedding": "sincos2d", "pooling": "gap", **HYBRID},
+    {"resnet": keras_vit.ResNetConfig(stages=(1,), width_factor=0.5)},
 ]
 
 
 @pytest.mark.parametrize("fields", KINDS, ids=str)
 def test_images_grow_for_models_of_every_kind(fields, tmp_path):
-    result, _ = run(tmp_path / "run", model=tiny_config(num_layers=1, **fields), epochs=2)
+    config = fields.get("resnet") or tiny_config(num_layers=1, **fields)
+    result, _ = run(tmp_path / "run", model=config, epochs=2)
     assert np.isfinite(result.evaluation.loss)
     assert stored_config(result)["image_sizes"] == {"1": [*START], "2": [*FINAL]}
-
-
-def test_images_grow_for_a_resnet_and_for_a_model_that_is_built(tmp_path):
-    resnet = keras_vit.ResNetConfig(stages=(1,), width_factor=0.5)
-    for number, model in enumerate([resnet, make_tiny(input_shape=(16, 24, 1), classes=3)]):
-        given = {"model": model, "image_size": None if number else (16, 24)}
-        result, _ = run(tmp_path / str(number), epochs=2, **given)
-        assert stored_config(result)["image_sizes"] == {"1": [*START], "2": [*FINAL]}
 
 
 def stored_config(result):
@@ -191,7 +184,7 @@ def stored_config(result):
 # A run that was stopped
 
 
-@pytest.mark.parametrize("step", [STEPS + 3, 2 * STEPS])
+@pytest.mark.parametrize("step", [pytest.param(STEPS + 3, marks=pytest.mark.nightly), 2 * STEPS])
 def test_run_killed_as_its_images_grow_goes_on_to_the_same_numbers(undisturbed, step, tmp_path, monkeypatch):
     given = {"ema_momentum": 0.9, "patch_dropout_rate": 0.5, "checkpoint_every": 2}
     monkeypatch.setattr(module, "StepFacts", Dying)

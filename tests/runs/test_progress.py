@@ -41,7 +41,7 @@ class Clock:
 
 
 def test_what_compiles_is_said_and_left_out_of_the_time_left(monkeypatch):
-    """The first step takes 60 s and the first evaluation 600, later ones 1 and 2: 10 steps with two are no hour."""
+    """The first step takes 60 s, and the first batch of the first evaluation 600; all later ones take 1."""
     clock, said = Clock(), []
     monkeypatch.setattr("keras_vit.runs.progress.time.monotonic", clock)
     plan = Plan()
@@ -55,10 +55,25 @@ def test_what_compiles_is_said_and_left_out_of_the_time_left(monkeypatch):
             clock.now += 60 if (epoch, batch) == (0, 0) else 1
             progress.on_train_batch_end(batch)
         progress.on_test_begin()
-        clock.now += 2 if epoch else 600
+        for batch in range(3):
+            progress.on_test_batch_begin(batch)
+            clock.now += 600 if (epoch, batch) == (0, 0) else 1
         progress.on_epoch_end(epoch, {"loss": 1.25})
     epochs = [line for line in said if line.startswith("epoch")]
-    assert [re.findall(r"\d:\d\d:\d\d", line) for line in epochs] == [["0:00:06"], ["0:00:05"], []]
+    assert [re.findall(r"\d:\d\d:\d\d", line) for line in epochs] == [["0:00:12"], ["0:00:06"], []]
+
+
+def test_first_epoch_that_is_too_short_to_measure_says_no_time(monkeypatch):
+    clock, said = Clock(), []
+    monkeypatch.setattr("keras_vit.runs.progress.time.monotonic", clock)
+    progress = Progress(Plan, said.append)
+    progress.on_train_begin()
+    progress.on_epoch_begin(0)
+    for batch in range(5):
+        clock.now += 0.1
+        progress.on_train_batch_end(batch)
+    progress.on_epoch_end(0, {"loss": 1.25})
+    assert said[-1] == "epoch 1/2  1.2500        40"
 
 
 def test_long_run_says_early_what_it_will_take_and_a_line_each_minute(monkeypatch):

@@ -55,7 +55,10 @@ def test_finished_run_is_refused_whatever_is_asked_and_sweeps_what_a_kill_left(u
 
 
 # Of 60 images, batches of 10 make whole epochs, and of 9 epochs of 7 and 6 steps.
-@pytest.mark.parametrize(("batch_size", "warmup", "begun"), [(10, {"warmup_steps": 0}, 12), (9, {}, 13)])
+@pytest.mark.parametrize(
+    ("batch_size", "warmup", "begun"),
+    [(10, {"warmup_steps": 0}, 12), pytest.param(9, {}, 13, marks=pytest.mark.nightly)],
+)
 def test_finished_run_of_a_constant_rate_is_made_longer_also_after_a_kill(tmp_path, batch_size, warmup, begun):
     rate = {"schedule": "linear", "learning_rate": 1e-3, "final_learning_rate": 1e-3}
     warmup = {"warmup_fraction": None} | warmup if warmup else {}  # a share of all steps, by default

@@ -223,6 +223,17 @@ def test_error_in_fit_lets_signals_and_folder_go(tmp_path):
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
 
 
+def test_signals_after_a_fit_that_failed_go_to_the_earlier_handlers(tmp_path):
+    """Keras' own models call no callback when `fit` fails."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(OSError, match="the photos are gone"):
+        fit(small(), keras_vit.Checkpoints(tmp_path), Fail())
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
 def test_second_signal_ends_the_process_within_a_step():  # T9
     code = f"""
 import hashlib, os, signal, sys, time, threading, types

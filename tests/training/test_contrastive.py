@@ -8,7 +8,7 @@ from mirrored import on
 
 import keras_vit
 from keras_vit.checks import ArgumentError
-from keras_vit.training.contrastive import contrast, recall, sigmoid_loss, softmax_loss
+from keras_vit.training.contrastive import contrast, mean_recall, pair_ranks, recall, sigmoid_loss, softmax_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
 PAIRS, SIZE = 5, 7
@@ -75,13 +75,17 @@ def test_gradients_are_those_of_differences(kind):
             assert float(found[number].numpy()[place]) == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-7)
 
 
-def towers(kind="softmax", **options):
-    """Both towers, with weights that are the same on any devices."""
+def towers(kind="softmax", lora=False, similarity=(None, None), **options):
+    """Both towers, with weights that are the same on any devices; with `lora` their blocks have factors."""
     keras.utils.set_random_seed(1)
     config = keras_vit.ViTConfig(8, 16, num_layers=1, num_heads=2, mlp_dim=24)
     image = keras_vit.build(config, input_shape=(16, 16, 3), include_top=False)
     words = keras_vit.TextConfig(40, 8, 16, num_layers=1, num_heads=2, mlp_dim=24, projection_size=16)
-    model = keras_vit.ContrastiveModel(image, keras_vit.build_text(words), kind, **options)
+    text = keras_vit.build_text(words)
+    text.logit_scale, text.logit_bias = similarity
+    if lora:
+        image, text = keras_vit.add_lora(image, 2), keras_vit.add_lora(text, 2)
+    model = keras_vit.ContrastiveModel(image, text, kind, **options)
     rng = np.random.default_rng(3)
     for weight in (*image.weights, *model.text.weights):
         weight.assign(rng.normal(0, 0.3, weight.shape))
@@ -100,13 +104,13 @@ def pairs(count):
 def on_two_devices():
     """Losses and the largest difference of a weight, of one device and of two."""
     found = {}
-    for kind in ("softmax", "sigmoid"):
-        models = [towers(kind), on(2, towers, kind)]
+    for kind, lora in (("softmax", False), ("sigmoid", False), ("softmax", True)):
+        models = [towers(kind, lora), on(2, towers, kind, lora)]
         losses = [
             model.fit(pairs(16), batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"] for model in models
         ]
         apart = max(np.abs(numpy(a) - numpy(b)).max() for a, b in zip(*(m.weights for m in models), strict=True))
-        found[kind] = (losses, float(apart))
+        found[f"{kind}, {lora}"] = (losses, float(apart))
     return found
 
 
@@ -129,6 +133,34 @@ def test_pairs_are_learned_and_the_scale_stays_below_100():
     model.logit_scale.assign(9.0)
     model.fit(data, batch_size=8, verbose=0)
     assert float(numpy(model.logit_scale)) <= np.log(100) + 1e-6
+
+
+@pytest.mark.parametrize(("loss", "scale", "bias"), [("softmax", np.log(1 / 0.07), None), ("sigmoid", np.log(10), -10)])
+def test_scale_and_bias_begin_as_the_papers_say(loss, scale, bias):
+    """arXiv:2103.00020, section 2.5; arXiv:2303.15343, section 3.2."""
+    model = towers(loss)
+    assert float(numpy(model.logit_scale)) == pytest.approx(scale)
+    assert bias is None or float(numpy(model.logit_bias)) == bias
+
+
+@pytest.mark.parametrize(("loss", "kind"), [(None, "sigmoid"), ("softmax", "softmax"), ("sigmoid", "sigmoid")])
+def test_bias_of_the_weights_is_kept(loss, kind, tmp_path):
+    """The loss is that of the towers by default. Softmax does not depend on a bias, and keeps it."""
+    both = towers(loss, similarity=(1.9, -3.3))
+    assert (both.kind, towers(None).kind) == (kind, "softmax")
+    assert both.scale_and_bias() == pytest.approx((1.9, -3.3))
+    assert any("logit_bias -3.3" in line for line in both.load_report) == (kind == "softmax")
+    assert both.loss_in_words().startswith(f"{kind}, logit scale 1.9, logit bias -3.3")
+    embedded = both.embed_pairs([pairs(4)])
+    expected = by_hand(kind, embedded.images, embedded.texts, np.exp(1.9), -3.3 * (kind == "sigmoid"))
+    assert both.loss_of(embedded) == pytest.approx(expected, rel=1e-6)
+    both.fit(pairs(8), batch_size=4, verbose=0)
+    assert (both.scale_and_bias()[1] == pytest.approx(-3.3, abs=1e-6)) == (kind == "softmax")
+    both.save(tmp_path / "x.keras")
+    loaded = keras.saving.load_model(tmp_path / "x.keras")
+    assert (loaded.kind, loaded.scale_and_bias()) == (kind, both.scale_and_bias())
+    old = {name: value for name, value in both.get_config().items() if name != "logit_bias"}
+    assert (keras_vit.ContrastiveModel.from_config(old).scale_and_bias()[1] is None) == (kind == "softmax")
 
 
 def test_locked_image_tower_stays_as_it_is(tmp_path):
@@ -161,10 +193,23 @@ def test_recall_counts_each_way():
             recall(**{"images": rows, "texts": rows} | wrong)
 
 
+def test_texts_of_equal_ids_are_not_found_by_each_other():
+    """Of 12 captions that are cut to the same ids, each photo is as near to each; so its own is the last one."""
+    model, data = towers(), pairs(12)
+    data["ids"][:] = data["ids"][0]
+    alike = model.embed_pairs([data]).alike[1]
+    assert set(alike) == {0}
+    data["captions"] = np.stack([np.zeros(12), np.arange(12) % 11], axis=1).astype("int32")  # two are equal
+    found = model.evaluate(data, batch_size=5, return_dict=True)["recall"]
+    parts = [data | {name: rows[:11] for name, rows in data.items()}]
+    assert mean_recall(pair_ranks(*model.embed_pairs(parts))) == pytest.approx((0 + (1 + 5 + 10) / 11) / 6)
+    assert (0 + 16 / 12) / 6 <= found <= (0 + (2 + 6 + 11) / 12) / 6
+
+
 def test_wrong_towers_are_refused():
     image = keras_vit.ViTTi16(num_layers=1, input_shape=(16, 16, 3), include_top=False)
     text = keras_vit.build_text(keras_vit.TextConfig(40, 8, 16, num_layers=1, num_heads=2, mlp_dim=24))
-    with pytest.raises(ValueError, match="same size"):
+    with pytest.raises(ValueError, match=r"same size(?s:.*)`projection_size`"):
         keras_vit.ContrastiveModel(image, text)
     with pytest.raises(TypeError, match="text tower"):
         keras_vit.ContrastiveModel(image, image)

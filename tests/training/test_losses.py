@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 from conftest import numpy
+from sklearn import metrics
 
-from keras_vit.training.losses import ClassWeightedLoss, SigmoidCrossentropy, StandardizedLoss
+from keras_vit.training.losses import ClassWeightedLoss, SigmoidCrossentropy, StandardizedLoss, StandardizedR2Score
 
 
 def test_sigmoid_crossentropy_smooths_to_one_minus_ls_and_ls():
@@ -112,3 +113,15 @@ def test_loss_of_numbers_is_that_of_standardised_ones(kind):
 def test_loss_of_numbers_far_from_zero_keeps_their_digits():
     loss = StandardizedLoss("mse", [1.0])
     assert float(loss(np.array([[2.0**23 + 1]]), np.array([[2.0**23 - 2]]))) == 9.0
+
+
+def test_r2_of_numbers_far_from_zero_is_that_of_scikit_learn():
+    """Keras' own gives 0 for both columns: in float32 it subtracts sums of squares of 1e12."""
+    rng = np.random.default_rng(0)
+    true = rng.normal([1e6, 16_787_338], [4.65, 4650], (90, 2)).astype("float32")
+    found = (true + rng.normal(0, [2, 2000], true.shape)).astype("float32")
+    metric = StandardizedR2Score(true.mean(0, "float64").tolist(), true.std(0, dtype="float64").tolist())
+    for part in (slice(0, 40), slice(40, None)):
+        metric.update_state(true[part], found[part])
+    assert float(metric.result()) == pytest.approx(metrics.r2_score(true.astype("d"), found.astype("d")), abs=1e-5)
+    assert type(metric).from_config(metric.get_config()).get_config() == metric.get_config()

@@ -155,7 +155,17 @@ KERNELS = {
 }
 
 
-@every_plan
+# One plan by default of those that only other numbers of steps tell apart.
+BY_DECAY = {(made.recipe.optimizer, made.recipe.weight_decay, made.recipe.schedule): made for made in PLANS}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(made, marks=() if made in BY_DECAY.values() else pytest.mark.nightly, id=recipes[0].name)
+        for made, recipes in PLANS.items()
+    ],
+)
 def test_decay_takes_its_share_of_kernels_and_nothing_of_other_weights(made):
     """A step without gradients is the decay alone: kernel * (1 - rate * decay)."""
     step = made.warmup_steps + 1

@@ -1,1 +1,1 @@
-"""Photos in shards: tars as WebDataset writes them, TFRecords, Parquet and ArrayRecord, read by an index of slices."""
+"""Photos in shards: tars as WebDataset writes them, TFRecords and Parquet, read by an index of slices."""

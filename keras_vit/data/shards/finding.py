@@ -14,6 +14,7 @@ from keras_vit.images.photo_files import (
     PassedOver,
     entries_in,
     folders_in,
+    is_like_a_shard,
     is_packed_shard,
     is_photo,
     is_shard,
@@ -24,6 +25,7 @@ from keras_vit.images.photo_files import (
 )
 from keras_vit.pages.formatting import plural, printable
 
+_PART = re.compile(r"(.*)-(\d+)-of-(\d+)(.*)", re.ASCII)
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}", re.ASCII)
 
 
@@ -41,11 +43,13 @@ def find_shards(what: str | os.PathLike, by_split: bool = True) -> list[Path]:
         by_split: whether a file counts once in each split where it has a name, and not once in all.
 
     Raises:
-        ShardError: for a pattern that no shard fits, for a missing one of numbers in braces, for compressed tars, for
-            shards of several kinds, and for a folder of shards with more of them in other folders.
+        ShardError: for a pattern that no shard fits, for a missing one of numbers in braces, for compressed tars and
+            ArrayRecord files, for shards of several kinds, and for a folder of shards with more of them in other
+            folders.
 
     Warns:
-        UserWarning: for photos next to shards, and for a file with several names.
+        UserWarning: for photos next to shards, for other files next to them that may hold photos, as `x.tar.part` and
+            `x.zip`, and for a file with several names.
     """
     path = expand_path(what)
     if os.path.isdir(path):
@@ -70,6 +74,14 @@ def find_shards(what: str | os.PathLike, by_split: bool = True) -> list[Path]:
             "Unpack it.",
         )
     kinds = {shard_kind(file): file.name for file in found}
+    if "array_record" in kinds:
+        raise ShardError(
+            "shards must be .tar, .tfrecord or .parquet files; version 0.6.0 is the last that reads ArrayRecord",
+            path,
+            f"with {kinds['array_record']}",
+            "In an environment with that version, from a checkout of its commit 248787cb, "
+            "`keras-vit pack OLD_FOLDER NEW_FOLDER` writes them as tars.",
+        )
     if len(kinds) > 1:
         names = " and ".join(list(kinds.values())[:2])
         raise ShardError("the shards of a data set must be of one kind", path, f"with {names}", "Pass one, as *.tar.")
@@ -145,10 +157,37 @@ def _shards_in_folder(path: Path) -> list[Path]:
         rule = "all shards of a folder must lie in it or in its folders of splits"
         found_words = f"with {shards[0].name}, and {named}"
         raise ShardError(rule, path, found_words, f"Pass {pattern}, or move the others away.")
-    if loose := [file for file in loose_photos(path) if is_photo(os.path.basename(file)) or os.path.exists(file)]:
+    if not is_download and (missing := _missing_parts(shards)):
+        words = (
+            f"{plural(len(missing), 'shard')} missing by the names of the others: {printable(', '.join(missing[:5]))}."
+        )
+        warnings.warn(f"{words} Bring them, or go on without their photos.", UserWarning, stacklevel=3)
+    loose = [file for file in loose_photos(path) if is_photo(os.path.basename(file)) or os.path.exists(file)]
+    unread = {entry.path for entry in entries if not os.path.isdir(entry.path)} | {*passed.others}
+    unread = {file for file in unread - {*loose} if is_like_a_shard(os.path.basename(file))}
+    unread = {file for file in unread if os.path.realpath(file) not in known}
+    if is_download:  # whose folder `data` has had its own lines
+        unread = {file for file in unread if not is_within(file, str(path / "data"))}
+    if unread:
+        words = f"{plural(len(unread), 'file')} not read, as the name is not that of a shard: {printable(min(unread))}."
+        warnings.warn(f"{words} Finish a download, rename a shard, or move it away.", UserWarning, stacklevel=3)
+    if loose:
         words = f"{plural(len(loose), 'photo')} next to shards left out: {printable(loose[0])}."
         warnings.warn(f"{words} Move them away, or pass a pattern for the shards.", UserWarning, stacklevel=3)
     return shards
+
+
+def _missing_parts(files: Collection[Path]) -> list[str]:
+    """Names of the shards that should lie next to these, as `train-00001-of-00003.tar`."""
+    groups: dict[tuple[str, str, str], dict[int, int]] = {}  # width of each number
+    for found in filter(None, (_PART.fullmatch(str(file)) for file in files)):
+        groups.setdefault((found[1], found[3], found[4]), {})[int(found[2])] = len(found[2])
+    wanted = []
+    for (start, count, end), widths in groups.items():
+        first = int(int(count) in widths)  # some count from 1
+        numbers = set(range(first, min(int(count), 10**5) + first)) - widths.keys()
+        wanted += [f"{start}-{number:0{min(widths.values())}}-of-{count}{end}" for number in numbers]
+    return sorted(name for name in wanted if not os.path.lexists(name))
 
 
 def _without_metadata(files: Collection[Path]) -> list[Path]:

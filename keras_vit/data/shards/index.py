@@ -19,19 +19,20 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.cache import cache_dir
 from keras_vit.data.shards import parquet, records, tars
 from keras_vit.data.shards.finding import common_folder
 from keras_vit.data.shards.rows import Row, Rows, ShardError, with_unique_keys
-from keras_vit.files import FileKindError, atomic_write, cache_dir, open_regular
+from keras_vit.files import FileKindError, atomic_write, open_regular
 from keras_vit.images.photo_files import shard_kind
 from keras_vit.pages.formatting import printable
 
 NAME = ".keras_vit_index.npz"
-_FORMAT = 3  # version of the file; another one makes it anew, as one in which photos of a tar may be missing
+_FORMAT = 4  # version of the file; another one makes it anew, as one in which photos of a tar may be missing
 _ENDS = 4096  # bytes at the begin and the end of a shard, in its stamp
 CHECK_BYTES = 17  # bytes that are kept of the check of a photo
 _OWN = ("schema", "class_names", "copied")  # facts about a shard
-_COLUMNS = ("offset", "size", "record", "label")
+_COLUMNS = ("offset", "size", "label")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,12 @@ class IndexedShard:
     stamp: str
     rows: Rows
 
+    @functools.cached_property
+    def state(self) -> tuple[int, int] | None:
+        """Size and `st_mtime_ns` for `ByteRange`; `None` for a copy, which has a name of its own for each stamp."""
+        size, changed, _ = self.stamp.split()
+        return None if self.rows.copied else (int(size), int(changed))
+
 
 def read_index(files: Sequence[Path]) -> list[IndexedShard]:
     """The photos of every shard, from the index or by scanning shards that are new or have changed.
@@ -59,13 +66,19 @@ def read_index(files: Sequence[Path]) -> list[IndexedShard]:
         OSError: for one that is not there.
 
     Warns:
-        UserWarning: if the index is damaged, or shards have changed since it was made.
+        UserWarning: if the index is damaged, or shards have changed or are gone since it was made. For shards that are
+            scanned, of images that are no photos of their own.
     """
     folder = common_folder(files)
     names = _names(files, folder)
     stamps = [_stamp(file) for file in files]
     known = _known(folder, names, stamps)
-    found, are_new = [], False
+    found, are_new = [], bool(gone := [name for name in known if not os.path.exists(folder / name)])
+    if gone:
+        _warn(
+            f"{len(gone)} shard(s) are gone since their index was made, as {printable(gone[0])}. Bring them back, or "
+            "go on without their photos."
+        )
     for file, name, stamp in zip(files, names, stamps, strict=True):
         rows = known.get(name, ("", None))[1] if known.get(name, ("",))[0] == stamp else None
         copy = functools.partial(_copy, folder, name, stamp)  # without a home folder there is no place for one
@@ -77,7 +90,12 @@ def read_index(files: Sequence[Path]) -> list[IndexedShard]:
             known[name] = (stamp, rows)
         found.append(IndexedShard(file, copy() if rows.copied else file, stamp, rows))
     if are_new:
-        _write(folder, known)
+        _write(folder, known)  # without shards that are gone
+    if further := [f"{shard.path}:{name}" for shard in found for name in shard.rows.further]:
+        _warn(
+            f"{len(further):,} image(s) of tars are further fields of examples and not read, as "
+            f"{printable(further[0])}. If they are photos of their own, replace the first dots in their names."
+        )
     if empty := [shard.path for shard in found if not shard.rows.rows]:
         _warn(f"{len(empty):,} shard(s) hold no photo, as {printable(empty[0])}. Bring them again, or remove them.")
     return found
@@ -113,7 +131,7 @@ def _scan(file: Path, copy: Callable[[], Path]) -> Rows:
     try:
         if shard_kind(file) == "parquet":
             return with_unique_keys(parquet.read_rows(path, copy))
-        of_kind = {"tar": tars.read_rows, "tfrecord": records.tfrecord_rows, "array_record": records.array_record_rows}
+        of_kind = {"tar": tars.read_rows, "tfrecord": records.tfrecord_rows}
         return with_unique_keys(of_kind[str(shard_kind(file))](path))
     except FileKindError as error:
         raise ShardError("a shard must be a regular file", path, error.reason) from None
@@ -140,14 +158,14 @@ def _stamp(file: Path) -> str:
 
 def _copy(folder: Path, name: str, stamp: str) -> Path:
     digest = hashlib.sha256(f"{folder / name}\n{stamp}".encode(errors="surrogateescape")).hexdigest()
-    return cache_dir() / "shards" / f"{digest[:32]}.photos"
+    return cache_dir("shards") / f"{digest[:32]}.photos"
 
 
 def _index_paths(folder: Path) -> Iterator[Path]:
     """The places of the index: the folder, and the cache for one that cannot be written."""
     yield folder / NAME
     with contextlib.suppress(ValueError):  # without a home folder
-        yield cache_dir() / "shards" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.npz"
+        yield cache_dir("shards") / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.npz"
 
 
 def _known(folder: Path, names: Sequence[str], stamps: Sequence[str]) -> dict[str, tuple[str, Rows]]:
@@ -204,7 +222,7 @@ def _arrays(known: dict[str, tuple[str, Rows]]) -> dict[str, np.ndarray]:
         for row in rows.rows:
             keys.append(row.key.replace("\0", "\ufffd"))
             label = -1 if row.label is None else labels.setdefault(row.label, len(labels))
-            columns.append((row.offset, row.size, row.record, label))
+            columns.append((row.offset, row.size, label))
     table = np.array(columns, "int64").reshape(-1, len(_COLUMNS))
     text = json.dumps({"format": _FORMAT, "shards": facts, "labels": list(labels)}).encode()
     joined = "\0".join(keys).encode("utf-8", "surrogateescape")
@@ -230,7 +248,7 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
     _check_texts(facts["labels"])
     keys: list[Any] = arrays["keys"].tobytes().decode("utf-8", "surrogateescape").split("\0")
     columns = [arrays[name].tolist() for name in _COLUMNS]
-    offsets, sizes, records, labels = columns
+    offsets, sizes, labels = columns
     if len({len(column) for column in columns}) > 1 or len(keys) != max(len(offsets), 1):
         raise ValueError("columns of several lengths")
     if arrays["looks"].shape != (len(offsets), CHECK_BYTES) or arrays["looks"].dtype != np.uint8:
@@ -238,7 +256,7 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
     if offsets and min(*offsets, *sizes, 1 + min(labels)) < 0:
         raise ValueError("negative places")
     texts: list[str | None] = [*facts["labels"], None]  # the last for -1
-    rows = [Row(*each) for each in zip(keys, (texts[label] for label in labels), offsets, sizes, records, strict=False)]
+    rows = [Row(*each) for each in zip(keys, (texts[label] for label in labels), offsets, sizes, strict=False)]
     found, start = {}, 0
     for shard in facts["shards"]:
         name, stamp, count = shard.pop("name"), shard.pop("stamp"), shard.pop("count")
@@ -247,7 +265,7 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
         _check_texts([] if names is None else names)
         own_rows = rows[start : start + count]
         size = int(stamp.split()[0])
-        if count < 0 or any(row.offset + row.size > size for row in own_rows if row.record < 0 and not shard["copied"]):
+        if count < 0 or any(row.offset + row.size > size for row in own_rows if not shard["copied"]):
             raise ValueError("places outside of the shard")
         checks = arrays["looks"][start : start + count]
         own = Rows(own_rows, class_names=names and tuple(names), checks=checks, **shard)

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.files import FileKindError, expand_path, read_regular
 from keras_vit.images.byte_ranges import ByteRange, close_shards, photo_bytes
 from keras_vit.images.validation import ValidImage, check_image, mark_validated
+from keras_vit.pages.formatting import printable
 
-CLASSES = ("labels.json", "classes.txt")  # in the folder of the shards; the first counts
+CLASSES = ("labels.json", "classes.txt")  # in the folder of the shards; of several all must be equal
 _MOST_BYTES = 1 << 26
 _LABEL = (
     "A label is one whole number or one name, not null; in a tar, that of a .cls or of the field label of a .json. "
@@ -54,6 +56,7 @@ def open_shards(
     splits = shard_splits(files, path if path.is_dir() else None)
     close_shards()
     shards = read_index(files)
+    _warn_of_copies(shards, splits)
     names, of_shard = targets.of_shards(shards) or _classes(what, top, shards)
     slices = [[_slice(shard, row) for row in shard.rows.rows] for shard in shards]
     mark_validated(_checked_images(shards, slices))
@@ -120,7 +123,7 @@ def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """
     files = find_shards(what, by_split=False)
     if not files:
-        raise ShardError("shards must be .tar, .tfrecord, .parquet or .array_record files", what, "where none are")
+        raise ShardError("shards must be .tar, .tfrecord or .parquet files", what, "where none are")
     return ((key, functools.partial(photo_bytes, place)) for key, place in shard_ranges(files))
 
 
@@ -128,14 +131,39 @@ def shard_ranges(files: Sequence[Path]) -> Iterator[tuple[str, ByteRange]]:
     """The photos in shards as `shard_photos` has them: a key, and where the photo lies."""
     folder = common_folder(files)
     close_shards()
-    for shard in read_index(files):
+    shards = read_index(files)
+    _warn_of_copies(shards)
+    for shard in shards:
         name = os.path.relpath(os.path.abspath(shard.path), folder)
         for row in shard.rows.rows:
             yield f"{name}:{row.key}", _slice(shard, row)
 
 
+def _warn_of_copies(shards: Sequence[IndexedShard], splits: Sequence[str] | None = None) -> None:
+    """Warns of shards of a split that are copies of others by their sizes, first and last bytes, and photos."""
+    known: dict[tuple[str, ...], IndexedShard] = {}
+    copies = []
+    for shard, split in zip(shards, splits or [""] * len(shards), strict=True):
+        size, _, ends = shard.stamp.split()
+        first = known.setdefault((split, size, ends), shard)
+        if first is not shard and shard.rows.rows and _places(shard) == _places(first):
+            copies.append((shard, first))
+    if copies:
+        copy, first = copies[0]
+        warnings.warn(
+            f"{len(copies):,} shard(s) are copies of others, so that their photos count more than once, as "
+            f"{printable(copy.path)} of {printable(first.path)}. Remove one of them.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _places(shard: IndexedShard) -> list[tuple[str, int]]:
+    return [(row.key, row.size) for row in shard.rows.rows]
+
+
 def _slice(shard: IndexedShard, row: Row) -> ByteRange:
-    return ByteRange(str(shard.photos), row.offset, row.size, f"{shard.path}:{row.key}", row.record)
+    return ByteRange(str(shard.photos), row.offset, row.size, f"{shard.path}:{row.key}", shard.state)
 
 
 def _check_schemas(shards: Sequence[IndexedShard]) -> None:
@@ -162,12 +190,20 @@ def _class_names(top: Path, shards: Sequence[IndexedShard]) -> tuple[str, ...] |
     """From a file in their folder or above their splits, or from the shards themselves; else `None`."""
     own = {shard.path.parent for shard in shards}
     folders = [top, *sorted(own), *sorted(folder.parent for folder in own if folder.name.lower() in SPLIT_ALIASES)]
-    path = next((folder / name for folder in folders for name in CLASSES if os.path.lexists(folder / name)), None)
-    if path is None:
+    paths = [folder / name for folder in dict.fromkeys(folders) for name in CLASSES if os.path.lexists(folder / name)]
+    if not paths:
         own_names = shards[0].rows.class_names
         if own_names is not None and len(set(own_names)) < len(own_names):
             raise ShardError("class names must differ", shards[0].path, "with one name twice")
         return own_names
+    names = _read_class_names(paths[0])
+    if other := next((path for path in paths[1:] if _read_class_names(path) != names), None):
+        found = f"which differs from {paths[0]}"
+        raise ShardError("all lists of class names of a data set must be equal", other, found, "Remove the wrong one.")
+    return names
+
+
+def _read_class_names(path: Path) -> tuple[str, ...]:
     rule = "class names of shards must be a line each in UTF-8, or a list or an object of numbers in JSON"
     try:
         if path.suffix == ".json":
@@ -181,7 +217,7 @@ def _class_names(top: Path, shards: Sequence[IndexedShard]) -> tuple[str, ...] |
         raise ShardError(rule, path, error.reason) from None
     except OSError as error:
         raise ShardError("class names of shards must be readable", path, f"{error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ShardError(rule, path, str(error).partition("\n")[0] or "which is neither") from None
     if len(set(names)) < len(names):
         raise ShardError("class names must differ", path, "with one name twice")

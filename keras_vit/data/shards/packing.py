@@ -104,24 +104,6 @@ class TFRecordWriter:
         self.file.close()
 
 
-class ArrayRecordWriter:
-    """The same records, each in a group of its own, so that one is read alone."""
-
-    def __init__(self, path: Path, class_names: Sequence[str]) -> None:
-        check_installed("array_record", "it writes ArrayRecord files", "data")
-        from array_record.python.array_record_module import ArrayRecordWriter as File
-
-        self.file = File(str(path), "group_size:1,uncompressed")
-
-    def add(self, photo: Photo) -> None:
-        """Appends a photo."""
-        self.file.write(_example(photo))
-
-    def close(self) -> None:
-        """Writes the index of the records."""
-        self.file.close()
-
-
 class ParquetWriter:
     """Columns as Hugging Face's `datasets` writes them, without compression: a photo is read by its place then."""
 
@@ -183,7 +165,6 @@ def _example(photo: Photo) -> bytes:
 WRITERS: dict[str, Callable[[Path, Sequence[str]], Writer]] = {
     "tar": TarWriter,
     "tfrecord": TFRecordWriter,
-    "array_record": ArrayRecordWriter,
     "parquet": ParquetWriter,
 }
 
@@ -214,8 +195,8 @@ def pack(
         data: a folder, a `.csv`, shards, arrays of uint8, or a `Source`, as `open_source` takes them. Arrays become
             PNGs.
         out: a folder that is new or empty. It is there once all is written, and not before.
-        format: `"tar"` as WebDataset reads it, `"tfrecord"` or `"array_record"` of `tf.train.Example`, or `"parquet"`
-            as Hugging Face's `datasets` reads it.
+        format: `"tar"` as WebDataset reads it, `"tfrecord"` of `tf.train.Example`, or `"parquet"` as Hugging Face's
+            `datasets` reads it.
         shard_bytes: the most bytes of photos in a shard, at least 1,024; a larger photo has a shard of its own.
         seed: divides data without splits, and shuffles, in [0, 2**31).
         on_bad_image: as for `open_source`.

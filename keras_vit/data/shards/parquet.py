@@ -24,7 +24,7 @@ _WINDOW = 1 << 16  # bytes that are searched at once
 _START = 64  # bytes of a photo by which its place is found
 _LARGE_PHOTO = 1 << 26  # bytes, the mean of a group of rows; also those that are read at once
 _NEEDS_CACHE = "the photos of a compressed Parquet file are copied into the cache, which must be writable"
-_ONLY_PATHS = "Photos are not read by paths in a Parquet file: list these in a .csv file with path and label."
+_ONLY_PATHS = "Photos are read by paths from one file, as the table set.csv or set.parquet, with a column path."
 _RATIO = 50  # of what a column inflates to and its size in the file; photos are compressed already
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,16 +18,14 @@ class Row(NamedTuple):
     Args:
         key: its name in the shard.
         label: number or name of its class, as text; `None` without one.
-        offset: of its first byte, in the file or in its record.
+        offset: of its first byte.
         size: in bytes.
-        record: number of its record in an ArrayRecord file; -1 in others.
     """
 
     key: str
     label: str | None
     offset: int
     size: int
-    record: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +39,7 @@ class Rows:
         copied: whether offsets count in a copy of the photos, since the shard is compressed.
         checks: what a check found of each photo, uint8 `(n, 17)`: EXIF orientation, and 16 bytes of digest. Zeros stand
             for a photo that is to be checked again: a bad one, and one for Pillow, which another machine may lack.
+        further: names of members of a tar with further images of its examples, as `x.seg.png`. The index has none.
     """
 
     rows: list[Row]
@@ -48,6 +47,7 @@ class Rows:
     class_names: tuple[str, ...] | None = None
     copied: bool = False
     checks: np.ndarray | None = None
+    further: Sequence[str] = ()
 
 
 class ShardError(ValueError):
@@ -96,9 +96,5 @@ def label_text(value: Any) -> str | None:
 
 def is_number(label: str) -> bool:
     """Whether a label is a number of a class, and no name."""
-    return label.removeprefix("-").isdecimal()
-
-
-def label_in(fields: Mapping[str, Any], names: tuple[str, ...] = LABELS) -> str | None:
-    """The label in the first of these fields that has one."""
-    return next(filter(None, (label_text(fields.get(name)) for name in names)), None)
+    digits = label.removeprefix("-")
+    return digits.isascii() and digits.isdecimal()

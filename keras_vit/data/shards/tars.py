@@ -1,17 +1,20 @@
 """Tars as WebDataset writes them: members of one key are one example, as `000012.jpg` and `000012.cls`.
 
-The headers are walked without reading photos. A member's key is its path up to the first dot of its name. Formats are
-those of POSIX.1-2001 (pax), ustar and GNU tar.
+The headers are walked without reading photos. A member's key is its path up to the first dot of its name, so that
+`x.seg.png` is a further field of the example of `x.jpg`. Formats are those of POSIX.1-2001 (pax), ustar and GNU tar.
+`tarfile` reads single headers. Its walk ends at a damaged one without a word, keeps all members, and before Python
+3.11.10 takes half an hour for a pax header of a million digits.
 """
 
 import json
 import os
 import posixpath
+import tarfile
 import warnings
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from keras_vit.data.shards.rows import Row, Rows, ShardError, is_number, label_in, label_text
+from keras_vit.data.shards.rows import LABELS, Row, Rows, ShardError, is_number, label_text
 from keras_vit.files import open_regular
 from keras_vit.images.photo_files import SUFFIXES, is_like_a_photo, is_photo, is_system
 from keras_vit.pages.formatting import plural, printable
@@ -26,6 +29,7 @@ _LINKS = (b"1", b"2")  # hard and symbolic ones
 _SKIPPED = b"3456gVM"  # devices, folders and pipes; headers for all members; parts of other volumes
 _AT_ONCE = 1 << 20  # bytes after the end of a tar, which must be empty
 _LABELS = (".cls", ".json")  # of two, the first counts
+_EQUAL = "the labels of a photo in a tar must be equal"
 
 
 def read_rows(path: str) -> Rows:
@@ -70,7 +74,7 @@ def read_rows(path: str) -> Rows:
     rows = []
     for key, (name, offset, size) in photos.items():
         rows.append(Row(name, _merge_labels(path, key, labels.get(key, {})), offset, size))
-    return Rows(rows)
+    return Rows(rows, further=[*dotted])
 
 
 def _merge_labels(path: str, key: str, found: dict[str, str | None]) -> str | None:
@@ -78,7 +82,7 @@ def _merge_labels(path: str, key: str, found: dict[str, str | None]) -> str | No
     label, other = found.get(".cls"), found.get(".json")
     if label and other and label != other and is_number(label) == is_number(other):
         members = f"member {key + '.cls'!r} with {label!r}, and {key + '.json'!r} with {other!r}"
-        raise ShardError("the labels of a photo in a tar must be equal", path, members, "Leave one out.")
+        raise ShardError(_EQUAL, path, members, "Leave one out.")
     return label or other
 
 
@@ -117,7 +121,11 @@ def _label(path: str, name: str, data: bytes) -> str | None:
             f"member {name!r}: {str(error).partition(';')[0]}",
         ) from None
     if isinstance(found, dict):
-        return label_in(found)
+        labels = {field: label for field in LABELS if (label := label_text(found.get(field)))}
+        for kind in (True, False):
+            if len({label for label in labels.values() if is_number(label) == kind}) > 1:
+                raise ShardError(_EQUAL, path, f"member {name!r} with {labels}", "Leave one out.")
+        return next(iter(labels.values()), None)
     return None if isinstance(found, list) else label_text(found)  # a list may be of captions or of boxes
 
 
@@ -157,15 +165,15 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int, str]]:
         if head == _EMPTY:
             _check_end(path, file, place, name, end)
             return
-        _check_head(path, head, place, name)
-        kind, size = head[156:157], _number(path, head, place)
+        found = _read_head(path, head, place, name)
+        kind, size = found.type, found.size
         if kind in (b"x", b"L", b"K"):
             data = _read_member(path, file, f"header at byte {place:,}", place + _BLOCK, size)
             of_gnu = {"path" if kind == b"L" else "linkpath": _text(data.partition(b"\0")[0])}
             extended |= _pax(path, data, place) if kind == b"x" else of_gnu
         elif kind in _LINKS:
             name = extended.get("path") or _name(head)
-            link = extended.get("linkpath") or _text(head[157:257].partition(b"\0")[0])
+            link = extended.get("linkpath") or found.linkname
             yield name, 0, 0, link if link and kind == b"1" else "/"
         elif kind not in _SKIPPED:
             name, size = extended.get("path") or _name(head), int(extended.get("size", size))
@@ -180,7 +188,7 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int, str]]:
         place += _BLOCK + -(-size // _BLOCK) * _BLOCK
 
 
-def _check_head(path: str, head: bytes, place: int, before: str) -> None:
+def _read_head(path: str, head: bytes, place: int, before: str) -> tarfile.TarInfo:
     if len(head) < _BLOCK:
         raise _truncated(path, f"after member {before!r}" if before else "at its begin")
     if place == 0 and head.startswith(_COMPRESSED):
@@ -188,11 +196,13 @@ def _check_head(path: str, head: bytes, place: int, before: str) -> None:
             "a tar must not be compressed, as photos are read by their places in it", path, "which is", "Unpack it."
         )
     try:
-        checksum = int(head[148:156].strip(b"\0 ") or b"0", 8)
-    except ValueError:
-        checksum = -1
-    if checksum != sum(head) - sum(head[148:156]) + 8 * ord(" "):
-        raise ShardError("every header of a tar must have its checksum", path, f"the header at byte {place:,}")
+        found = tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+        if not 0 <= found.size < 2**62:
+            raise tarfile.HeaderError(f"a size of {found.size:,} bytes")
+    except tarfile.HeaderError as error:
+        rule = "every header of a tar must have its checksum and whole numbers"
+        raise ShardError(rule, path, f"the header at byte {place:,}: {error}") from None
+    return found
 
 
 def _check_end(path: str, file: BinaryIO, place: int, before: str, end: int) -> None:
@@ -213,18 +223,6 @@ def _check_end(path: str, file: BinaryIO, place: int, before: str, end: int) -> 
 
 def _truncated(path: str, where: str) -> ShardError:
     return ShardError("a tar must end with two empty blocks", path, f"which is cut short {where}", "Bring it again.")
-
-
-def _number(path: str, head: bytes, place: int) -> int:
-    """The size of a member: octal digits, or binary ones after a high bit, as GNU writes large numbers."""
-    field = head[124:136]
-    try:
-        size = int.from_bytes(field[4:], "big") if field[0] == 0x80 else int(field.strip(b"\0 ") or b"0", 8)
-        if size < 0:
-            raise ValueError
-        return size
-    except ValueError:
-        raise ShardError("a header of a tar must have a size", path, f"the header at byte {place:,}") from None
 
 
 def _name(head: bytes) -> str:

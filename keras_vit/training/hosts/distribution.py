@@ -18,7 +18,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError
 from keras_vit.files import expand_path
 from keras_vit.training.hosts.layout_maps import check_backend, layout_map
-from keras_vit.training.hosts.processes import check_alone, connect, is_first
+from keras_vit.training.hosts.processes import COUNT, check_alone, connect, is_first
 from keras_vit.training.resuming.async_writer import differences
 from keras_vit.training.resuming.coordination import processes
 
@@ -79,8 +79,8 @@ def multi_process(
         return
     check_backend()
     keras.utils.set_random_seed(seed)
-    connect(facts, _differing_options, say)
-    check_same_everywhere(facts)
+    connect(say)
+    check_same_everywhere({**facts, COUNT: os.environ.get(COUNT)})  # JAX joins processes of different counts
     before = keras.distribution.distribution()
     token = _OUT.set(expand_path(out))
     try:
@@ -114,17 +114,11 @@ def check_same_everywhere(facts: Mapping[str, Any]) -> None:
     rows = np.reshape(multihost_utils.process_allgather(padded), (len(lengths), -1))
     first, *others = (json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True))
     for number, other in enumerate(others, 1):
-        if (found := _differing_options(first, other, number)) is not None:
+        if found := differences(first, other, ("for process 0", f"for process {number}")):
             raise ValueError(
                 "the processes that train together must have the same options, and see the same data.\n"
-                f"Received: {found}. Start all of them again, with the same options and data."
+                f"Received: {'; '.join(found[:_MOST_SHOWN])}. Start all of them again, with the same options and data."
             )
-
-
-def _differing_options(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> str | None:
-    """The options of another process, by its number, that differ from those of the first."""
-    found = differences(first, other, ("for process 0", f"for process {number}"))
-    return "; ".join(found[:_MOST_SHOWN]) if found else None
 
 
 def _facts(options: Any, changes: Mapping[str, Any]) -> dict[str, Any]:

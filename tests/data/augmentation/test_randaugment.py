@@ -103,7 +103,9 @@ def moved_by(name, image, amount):
 
 
 # Magnitudes at which no place is half-way between two pixels, where either is the nearest.
-@pytest.mark.parametrize("magnitude", [0, 3.7, 10.1, 14.9, 20])
+@pytest.mark.parametrize(
+    "magnitude", [3.7, 20, *(pytest.param(magnitude, marks=pytest.mark.nightly) for magnitude in (0, 10.1, 14.9))]
+)
 @pytest.mark.parametrize("name", ["rotate", "shear_x", "shear_y", "translate_x", "translate_y"])
 def test_geometry_is_pillows_in_both_directions(name, magnitude):
     image, seen = picture(), set()

@@ -171,7 +171,7 @@ def test_nothing_is_left_of_what_cannot_be_written(folder, source, tmp_path, mon
         pack(source, tmp_path / "new", shard_bytes=7)
     before = sorted(tmp_path.iterdir())
 
-    text = "No space left on device"  # as tars and Parquet, and as ArrayRecord and TensorFlow say it
+    text = "No space left on device"  # as tars and Parquet, and as TensorFlow say it
     for error in (OSError(errno.ENOSPC, text), RuntimeError(f"write() failed: {text}; at byte 204800")):
         monkeypatch.setattr(packing.TarWriter, "add", unittest.mock.Mock(side_effect=error))
         with pytest.raises(OSError, match=rf"{text}.*new'"):

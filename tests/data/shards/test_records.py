@@ -1,4 +1,4 @@
-"""TFRecords, ArrayRecord and Parquet as others write them, and words about those that are no good."""
+"""TFRecords and Parquet as others write them, and words about those that are no good."""
 
 import json
 import warnings
@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 from pictures import encoded, picture
 
+from keras_vit.cache import cache_dir
 from keras_vit.data import open_source
 from keras_vit.data.shards import parquet
 from keras_vit.data.shards.index import NAME
 from keras_vit.data.shards.opening import shard_photos
 from keras_vit.embedding.photo_lists import list_photos
-from keras_vit.files import cache_dir
 from keras_vit.images.byte_ranges import photo_bytes
 
 JPEGS = [encoded(picture(20, 28, seed=seed)) for seed in range(6)]
@@ -41,16 +41,6 @@ def write_tfrecord(path, records):
     with tf.io.TFRecordWriter(str(path)) as file:
         for record in records:
             file.write(record)
-    return path
-
-
-def write_array_record(path, records, options):
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    file = ArrayRecordWriter(str(path), options)
-    for record in records:
-        file.write(record)
-    file.close()
     return path
 
 
@@ -96,8 +86,6 @@ FIELDS = {
 def test_fields_of_others_are_found_in_records(kind, tmp_path):
     records = [example(**FIELDS[kind](JPEGS[n], LABELS[n], n)) for n in range(6)]
     assert read(write_tfrecord(tmp_path / "a.tfrecord-00000-of-00001", records)) == pairs()
-    for number, options in enumerate(("group_size:1", "group_size:4,zstd", "group_size:1,uncompressed")):
-        assert read(write_array_record(tmp_path / f"{number}.array_record", records, options)) == pairs()
 
 
 def test_names_alone_are_labels(tmp_path):
@@ -156,21 +144,9 @@ def test_broken_tfrecord_is_named_with_its_record(tmp_path, how):
     ],
 )
 def test_record_that_is_no_good_is_named(tmp_path, record, words):
-    records = [*records_of(0, 1), record]
-    write_tfrecord(tmp_path / "a.tfrecord", records)
-    write_array_record(tmp_path / "a.array_record", records, "group_size:1")
-    for path in (tmp_path / "a.tfrecord", tmp_path / "a.array_record"):
-        with pytest.raises(ValueError, match=rf"{path.name}, {words}"):
-            open_source(path)
-
-
-def test_damaged_array_record_is_named(tmp_path):
-    path = write_array_record(tmp_path / "a.array_record", records_of(0, 1, 0), "group_size:1")
-    whole = path.read_bytes()
-    for damaged in (whole[:-100], whole[:100], b"text" * 99, whole.replace(JPEGS[1][-60:-40], bytes(20))):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"ArrayRecord file must be whole.\n.*a\.array_record, record 0"):
-            open_source(path)
+    path = write_tfrecord(tmp_path / "a.tfrecord", [*records_of(0, 1), record])
+    with pytest.raises(ValueError, match=rf"a\.tfrecord, {words}"):
+        open_source(path)
 
 
 def table(photos=None, **columns):
@@ -237,10 +213,10 @@ def test_columns_of_others_are_found_in_parquet(tmp_path):
             "must have a label.*row '0.jpg', read from image, label binary",
         ),
         ({"label": pa.array([[0, 1]] * 6)}, "must have a label.*label list.*--task multi-label"),
-        ({"image": None, "path": pa.array(["0.jpg"] * 6)}, r"path \(string\). Photos are not read by paths.*\.csv"),
+        ({"image": None, "path": pa.array(["0.jpg"] * 6)}, r"path \(string\). Photos are read by paths.*\.csv"),
         (
             {"photos": [{"bytes": None, "path": "0.jpg"}] * 6},
-            "whose column image has none. Photos are not read by",
+            "whose column image has none. Photos are read by",
         ),
     ],
 )
@@ -368,7 +344,8 @@ def test_download_of_a_data_set_of_the_hub_opens_and_other_folders_of_shards_are
         pq.write_table(table(), tmp_path / "data" / f"{split}-00000-of-00001.parquet", **WAYS["plain"])
     with pytest.warns(UserWarning, match="more than one split"):
         assert open_source(tmp_path).sizes == {"train": 6, "test": 6}
-    assert len(list_photos(tmp_path).entries) == 12
+    with pytest.warns(UserWarning, match="are copies of others"):
+        assert len(list_photos(tmp_path).entries) == 12
     (tmp_path / "data").rename(tmp_path / "default")
     with pytest.raises(ValueError, match=r"Shards lie in 'default': pass '.*default'"):
         open_source(tmp_path)

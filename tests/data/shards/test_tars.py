@@ -14,6 +14,7 @@ from photos import make_photos
 from pictures import encoded, picture
 from shard_sets import members_of, rows_of, write_tar
 
+from keras_vit.cache import cache_dir
 from keras_vit.data import load_dataset, open_source
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.shards import index
@@ -21,7 +22,6 @@ from keras_vit.data.shards.opening import shard_photos
 from keras_vit.data.shards.tars import read_rows
 from keras_vit.data.source import fingerprint
 from keras_vit.embedding.photo_lists import list_photos
-from keras_vit.files import cache_dir
 from keras_vit.images.byte_ranges import close_shards
 from keras_vit.images.preprocessing import Preprocessing
 
@@ -118,6 +118,8 @@ def test_hard_link_is_the_member_that_it_names_and_another_link_refused(tmp_path
 def test_photo_with_two_dots_is_refused_unless_another_of_its_key_is_plain(tmp_path):
     path = write_tar(tmp_path / "a.tar", [*labelled("b.jpg"), ("b.seg.png", PNG), ("b.seg.cls.txt", b"")])
     assert [row.key for row in read_rows(str(path)).rows] == ["zero.png", "b.jpg"]
+    with pytest.warns(UserWarning, match=r"1 image\(s\) of tars are further fields .* as .*a\.tar:b\.seg\.png"):
+        assert len([*shard_photos(path)]) == 2
     names = ["./c.jpg", "./d/e.jpg", "../f.jpg", "g//h.mpo"]  # as `tar cf a.tar -C folder .` writes them
     members = [("./c.cls", b"1"), ("d/e.cls", b"0"), ("../f.cls", b"1"), ("g/h.cls", b"1"), ("w.jpg.1", JPEG)]
     write_tar(path, [*labelled("b.jpg"), *((name, JPEG) for name in names), *members])
@@ -152,6 +154,14 @@ def test_sizes_of_more_than_eight_gigabytes_are_read(tmp_path):
         assert (key, read()) == ("large.tar:a.jpg", JPEG)
 
 
+def folder_of_size(field):
+    """The header of a folder, which has no bytes, with this size."""
+    head = bytearray(tarfile.TarInfo("b").tobuf())
+    head[124:136], head[156:157], head[148:156] = field, tarfile.DIRTYPE, b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head)
+
+
 BROKEN = {
     "cut inside of a photo": (lambda whole: whole[: whole.index(JPEG) + 100], "cut short inside of member 'b.jpg'"),
     "cut between members": (lambda whole: whole[: whole.index(b"b.cls")], "cut short after member 'b.jpg'"),
@@ -163,6 +173,7 @@ BROKEN = {
         "(?s)nothing after its empty blocks.*after member 'b.jpg'",
     ),
     "another header": (lambda whole: whole.replace(b"b.cls", b"c.cls"), "checksum"),
+    "a size beyond any disk": (lambda whole: folder_of_size(b"\x80" + b"\xff" * 11) + whole, "whole numbers"),
 }
 
 
@@ -191,6 +202,10 @@ def test_broken_tar_is_named_with_the_place(tmp_path, how):
             [("a.jpg", JPEG), ("a.cls", b"1"), ("a.json", b'{"label": 0}')],
             "must be equal.*member 'a.cls' with '1', and 'a.json' with '0'",
         ),
+        (
+            [("a.jpg", JPEG), ("a.json", b'{"label": 0, "cls": 1}')],
+            "must be equal.*'a.json' with .'label': '0', 'cls': '1'",
+        ),
         ([("a.jpg", JPEG), ("a.cls", b"owl")], "member 'a.jpg' with 'owl'"),
         ([("a.jpg", JPEG), ("a.cls", b"\xff")], "member 'a.cls'"),
     ],
@@ -217,10 +232,15 @@ def test_labels_are_numbers_or_names_and_names_lie_next_to_them(tmp_path):
         (tmp_path / "n" / "labels.json").write_text(text)
         source = open_source(tmp_path / "n" / "train")
         assert source.class_names == ("owl", "ant")
-    for text in ('{"owl": 0, "ant": 2}', "7", '["owl", "owl"]', "["):
+    for text in ('{"owl": 0, "ant": 2}', "7", '["owl", "owl"]', "[", "[" * 10**5, '{"owl": null, "ant": 1}'):
         (tmp_path / "n" / "labels.json").write_text(text)
         with pytest.raises(ValueError, match=r"labels\.json"):
             open_source(tmp_path / "n" / "train")
+    (tmp_path / "n" / "labels.json").unlink()
+    for place, names in (("train", "owl\nant"), ("val", "ant\nowl")):
+        (tmp_path / "n" / place / "classes.txt").write_text(names)
+    with pytest.raises(ValueError, match=r"must be equal.*\n.*val/classes\.txt, which differs from .*train/classes"):
+        open_source(tmp_path / "n")
 
 
 def test_splits_are_named_by_files_or_folders(tmp_path):
@@ -249,6 +269,11 @@ def test_splits_are_named_by_files_or_folders(tmp_path):
     (tmp_path / "flat" / "test_val-000.tar").rename(tmp_path / "flat" / "more.parquet")
     with pytest.raises(ValueError, match="one kind"):
         open_source(tmp_path / "flat")
+    (tmp_path / "flat" / "more.array_record-00000-of-00001").touch()
+    for what in (tmp_path / "flat", f"{tmp_path}/flat/*.array_record*"):
+        with pytest.raises(ValueError, match=r"the last that reads ArrayRecord.*\n.*commit 248787cb, `keras-vit pack"):
+            open_source(what)
+    (tmp_path / "flat" / "more.array_record-00000-of-00001").unlink()
     with pytest.raises(ValueError, match="fits none"):
         open_source(f"{tmp_path}/flat/test-*.tar")
     (tmp_path / "flat" / "set.tar.gz").touch()
@@ -314,7 +339,7 @@ def test_shard_with_two_names_counts_once_and_is_named(tmp_path, link):
 
 def test_index_is_made_once_and_anew_for_a_shard_that_changed(tmp_path, monkeypatch):
     for name in ("a", "b"):
-        write_tar(tmp_path / f"{name}.tar", labelled("x.jpg", "y.jpg"))
+        write_tar(tmp_path / f"{name}.tar", labelled("x.jpg", f"{name}.jpg"))
     walked = []
     monkeypatch.setattr(index.tars, "read_rows", lambda path: (walked.append(path[-5:]), read_rows(path))[1])
 
@@ -395,6 +420,59 @@ def test_bad_photo_is_left_out_and_a_lost_one_named(folder, tmp_path):
         report_missing_files(source.split("train")),
     ):
         list(batches)
+
+
+def test_tar_that_was_rewritten_at_its_size_gives_no_photo(folder, tmp_path):
+    members = list(members_of(rows_of(folder)))
+    path = write_tar(tmp_path / "train.tar", members)
+    source = open_source(path)
+    size = path.stat().st_size
+    assert write_tar(path, [*members[2:], *members[:2]]).stat().st_size == size
+    with pytest.raises(ValueError, match=rf"{path}:0000.*in a shard that has changed"):
+        source.pixels("train", 0)
+    with (
+        pytest.raises(ValueError, match=r"must stay .*\n.*in a shard that has changed"),
+        report_missing_files(source.split("train")),
+    ):
+        list(load_dataset(source, batch_size=4, preprocessing=RECORD))
+
+
+def test_copied_shards_and_files_that_may_be_some_are_named(tmp_path):
+    write_tar(tmp_path / "a.tar", labelled("x.jpg"))
+    shutil.copy(tmp_path / "a.tar", tmp_path / "b.tar")
+    for name in (".x.tar", "x.tar.tmp", "x.tar.bak", "x.zip", "x.wds", "x.pq", "x.arrow", "x"):  # which may be some
+        (tmp_path / name).touch()
+    for name in ("._x.tar", "a.tar.md5", "a.tar.json", "a.csv.gz", "a.bib~", "README", "_metadata", "a.idx"):
+        (tmp_path / name).touch()
+    for read in (open_source, list_photos):
+        with (
+            pytest.warns(UserWarning, match=r"8 files not read, as the name is not that of a shard: .*/\.x\.tar\."),
+            pytest.warns(UserWarning, match=r"1 shard\(s\) are copies of others.* as .*b\.tar of .*a\.tar"),
+        ):
+            read(tmp_path)
+
+
+def test_shards_that_are_gone_are_named(tmp_path):
+    folder = tmp_path / "data"  # as in a download of the Hub
+    folder.mkdir()
+    for number in (0, 2):
+        write_tar(folder / f"train-0000{number}-of-00003.tar", labelled(f"{number}.jpg"))
+    with pytest.warns(UserWarning, match=r"1 shard missing by the names .*train-00001-of-00003\.tar") as lines:
+        list(shard_photos(tmp_path))
+    assert len(lines) == 1
+    (folder / "train-00002-of-00003.tar").unlink()
+    with (
+        pytest.warns(UserWarning, match="2 shards missing by the names"),
+        pytest.warns(UserWarning, match=r"1 shard\(s\) are gone since .* as train-00002"),
+    ):
+        list(shard_photos(tmp_path))
+
+
+def test_shards_that_count_from_1_or_without_zeros_are_all_there(tmp_path):
+    for number in range(1, 11):
+        write_tar(tmp_path / f"a-{number}-of-10.tar", labelled(f"a{number}.jpg"))
+        write_tar(tmp_path / f"b-{number - 1}-of-10.tar", labelled(f"b{number}.jpg"))
+    assert len(list(shard_photos(tmp_path))) == 40  # and no warning
 
 
 @pytest.mark.parametrize("odd", ["link", "pipe", "folder", "nothing", "zeros", "tail", "empty"])

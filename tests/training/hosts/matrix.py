@@ -1,56 +1,29 @@
 """Starts the processes of `training_cases.py`, and compares what several devices came to with one."""
 
 import itertools
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-from conftest import QUICK_XLA, ROOT
+from conftest import QUICK_XLA
+from run_files import finished, start_processes
 
 HERE = Path(__file__).parent
 DEVICES = 4
 TOLERANCES = {"float32": 1e-5, "mixed_bfloat16": 5e-3, "mixed_float16": 5e-2}  # issue "Scale", acceptance 2
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def run_cases(cases, processes, folder, timeout=550):
     """`{case: {name: array}}`, trained on 4 forced devices of one process, or on 4 that processes share."""
     folder.mkdir(parents=True, exist_ok=True)
-    start(HERE / "training_cases.py", processes, [folder, free_port(), processes], cases, timeout)
+    run_script(["training_cases.py", folder, *cases], processes, timeout)
     return {case: dict(np.load(folder / f"{number}.npz")) for number, case in enumerate(cases)}
 
 
-def start(script, processes, before, after, timeout=550, devices=DEVICES):
-    """Runs `script *before INDEX *after` in so many processes, and gives what each printed."""
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "JAX_PLATFORMS": "cpu"}
-    environment["XLA_FLAGS"] = f"{QUICK_XLA} --xla_force_host_platform_device_count={devices // processes}"
-    children = [
-        subprocess.Popen(
-            [sys.executable, str(script), *map(str, (*before, index, *after))],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for index in range(processes)
-    ]
-    try:
-        said = [child.communicate(timeout=timeout)[0] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    failed = [text for child, text in zip(children, said, strict=True) if child.returncode]
-    assert not failed, failed[0][-3000:]
-    return said
+def run_script(arguments, processes=1, timeout=550, devices=DEVICES):
+    """Runs a script of this folder in so many processes that share forced devices; gives what the first printed."""
+    flags = f"{QUICK_XLA} --xla_force_host_platform_device_count={devices // processes}"
+    words = [HERE / arguments[0], *arguments[1:]]
+    return finished(start_processes(words, processes, JAX_PLATFORMS="cpu", XLA_FLAGS=flags), timeout)
 
 
 def furthest(found, expected):

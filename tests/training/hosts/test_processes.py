@@ -1,20 +1,17 @@
-"""Whether this is one of several processes, by the variables of each launcher; and the launcher of our own."""
+"""Whether this is one of several processes, by the variables of each launcher, and how they connect and end."""
 
+import json
 import os
-import signal
-import subprocess
 import sys
 import threading
-import time
-from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from conftest import ROOT
 
-from keras_vit import cli
-from keras_vit.cli import launch
-from keras_vit.training.hosts import processes
+from keras_vit.runs import preparation
+from keras_vit.runs.options import FinetuneOptions
+from keras_vit.training.hosts import distribution, processes
 from keras_vit.training.hosts.processes import check_alone, launched_by
 
 STEP = {"SLURM_STEP_NODELIST": "node[1-2]"}
@@ -64,154 +61,32 @@ def test_a_process_by_itself_is_told_that_it_is_one_of_several(environment):
 def test_processes_that_cannot_find_each_other_say_what_to_set(environment, monkeypatch):
     jax = pytest.importorskip("jax")
     environment({"OMPI_COMM_WORLD_SIZE": "3"})
-    asked = []
+    calls, lines, waited = [], [], threading.Event()
 
     def initialize():
-        asked.append(1)
+        calls.append(1)
+        assert waited.wait(10)
         raise ValueError("coordinator_address should be defined.")
 
+    def say(line):
+        lines.append(line)
+        waited.set()
+
+    monkeypatch.setattr(processes, "_REPORT_AFTER", 0.01)
     monkeypatch.setattr("keras.distribution.initialize", initialize)
     with pytest.raises(ValueError, match=r"(?s)OMPI_COMM_WORLD_SIZE=3.*KERAS_DISTRIBUTION_JOB_ADDRESSES"):
-        processes.connect()
+        processes.connect(say)
+    assert ["OMPI_COMM_WORLD_SIZE=3" in line for line in lines] == [True]
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     processes.connect()
-    assert asked == [1]
+    assert calls == [1]
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"KERAS_DISTRIBUTION_JOB_ADDRESSES": "127.0.0.1:abc"}, "127.0.0.1:abc"),
-        ({"KERAS_DISTRIBUTION_JOB_ADDRESSES": "127.0.0.1:65536"}, "from 1 to 65535"),
-        ({"JAX_COORDINATOR_ADDRESS": "node0"}, "JAX_COORDINATOR_ADDRESS='node0'"),
-        ({"KERAS_DISTRIBUTION_NUM_PROCESSES": "two", "KERAS_DISTRIBUTION_PROCESS_ID": "0"}, "NUM_PROCESSES='two'"),
-        ({"KERAS_DISTRIBUTION_NUM_PROCESSES": "2", "KERAS_DISTRIBUTION_PROCESS_ID": "2"}, "PROCESS_ID='2'"),
-    ],
-)
-def test_variables_that_say_no_place_are_refused_before_jax_sees_them(environment, values, said):
+def test_number_of_processes_that_is_none_is_refused(environment):
     pytest.importorskip("jax")
-    environment(values)
-    with pytest.raises(ValueError, match=said):
+    environment({"KERAS_DISTRIBUTION_NUM_PROCESSES": "two"})
+    with pytest.raises(ValueError, match=r"(?s)NUM_PROCESSES=two.*host:port"):
         processes.connect()
-
-
-def launched(code, count=2):
-    return launch.Started([sys.executable, "-c", code], count)
-
-
-def test_launched_processes_know_each_other(tmp_path):
-    names = ("KERAS_BACKEND", processes.COUNT, processes.INDEX, processes.ADDRESS, "JAX_LOCAL_DEVICE_IDS")
-    code = f"import os, pathlib; i = os.environ['{processes.INDEX}']; "
-    code += f"pathlib.Path({str(tmp_path)!r}, i).write_text(' '.join(os.environ[name] for name in {names}))"
-    with launched(code) as started:
-        assert started.wait() == 0
-    first, second = ((tmp_path / index).read_text().split() for index in "01")
-    assert first[:3] == ["jax", "2", "0"]
-    assert second[2] == "1"
-    assert first[3] == second[3] != ""
-    assert (first[4], second[4]) == ("0", "1")
-
-
-def test_a_process_that_fails_ends_the_others():
-    code = f"import os, time; os.environ['{processes.INDEX}'] == '1' and exit(3); time.sleep(60)"
-    began = time.monotonic()
-    with launched(code) as started:
-        assert started.wait() == 3
-    assert [child.returncode for child in started.children] == [-signal.SIGTERM, 3]
-    assert time.monotonic() - began < 20
-
-
-# Counts the signals that ask it to end, and saves for a while; without the command line, whose import takes seconds.
-SAVING = """
-import importlib.util, os, signal, sys, time
-heard = []
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda number, frame: heard.append(number))
-spec = importlib.util.spec_from_file_location("launch", {module!r})
-launch = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(launch)
-launch.end_with_launcher()
-open(os.path.join({folder!r}, str(os.getpid())), "w").close()
-while not heard:
-    time.sleep(0.01)
-time.sleep(0.3)
-with open(os.path.join({folder!r}, str(os.getpid())), "w") as file:
-    file.write(" ".join(str(int(number)) for number in heard))
-sys.exit(128 + heard[0])
-"""
-
-
-def saving(folder):
-    return SAVING.format(module=launch.__file__, folder=str(folder))
-
-
-def listening(folder, count=2):
-    """Waits until so many processes listen for signals."""
-    until = time.monotonic() + 20
-    while len(list(folder.iterdir())) < count:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_reaches_every_process_once_and_all_are_waited_for(tmp_path, name):
-    number = getattr(signal, name)
-    before = signal.getsignal(number)
-    with launched(saving(tmp_path)) as started:
-        listening(tmp_path)
-        os.kill(os.getpid(), number)
-        started.wait()
-    heard = signal.SIGINT if name == "SIGINT" else signal.SIGTERM
-    assert [path.read_text() for path in tmp_path.iterdir()] == [str(int(heard))] * 2
-    assert (started.received, signal.getsignal(number)) == (number, before)
-
-
-def is_stopped(child):
-    return Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="states of processes are Linux's")
-def test_ctrl_z_stops_every_process_until_the_launcher_goes_on(monkeypatch):
-    seen = []
-    kill = os.kill  # the launcher, which is this process here, is looked at where it would stop
-
-    def stop(pid, number):
-        until = time.monotonic() + 10
-        while not all(map(is_stopped, started.children)):
-            assert time.monotonic() < until
-        seen.append((pid, number))
-
-    with launched("import time; time.sleep(60)") as started:
-        monkeypatch.setattr(launch.os, "kill", lambda pid, number: (stop if pid == os.getpid() else kill)(pid, number))
-        signal.raise_signal(signal.SIGTSTP)
-        until = time.monotonic() + 10
-        while any(map(is_stopped, started.children)):
-            assert time.monotonic() < until
-    assert seen == [(os.getpid(), signal.SIGSTOP)]
-
-
-def test_no_process_stays_behind_a_launcher_that_is_killed(tmp_path):
-    code = f"""
-import sys, types
-package = sys.modules["keras_vit"] = types.ModuleType("keras_vit")  # without its public names, which need Keras
-package.__path__ = [{str(ROOT / "keras_vit")!r}]
-from keras_vit.cli.launch import Started
-with Started([sys.executable, "-c", {saving(tmp_path)!r}], 2) as started:
-    started.wait()
-"""
-    launcher = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    listening(tmp_path)
-    launcher.kill()
-    launcher.wait()
-    until = time.monotonic() + 20
-    while [path.read_text() for path in tmp_path.iterdir()] != [str(int(signal.SIGTERM))] * 2:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def test_launch_without_a_command_is_refused(capfd):
-    assert cli.main(["launch", "--processes", "2"]) == 1
-    assert "`--processes`" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("waits", "exits"), [(0.0, []), (5.0, [3])])
@@ -225,3 +100,71 @@ def test_process_that_fails_alone_does_not_wait_for_the_others(monkeypatch, wait
     processes.exit_without_waiting(3)
     ended.set()
     assert found == exits
+
+
+def test_facts_of_options_are_text_that_every_process_writes_alike():
+    found = distribution._facts(None, {"model": object(), "steps": 5, "resume": "must"})
+    assert found == {"model": "object", "steps": "5"}
+
+
+@pytest.fixture
+def second_process(monkeypatch):
+    """Makes this the first of two processes; the facts of the other are these, with what `changes` holds of them."""
+    utils, changes = pytest.importorskip("jax.experimental.multihost_utils"), {}
+
+    def gather(array):
+        if array.ndim == 0:
+            return np.stack([array, array + 500])
+        facts = json.loads(array.tobytes().rstrip(b"\0"))
+        facts |= {name: facts[name] | value if isinstance(value, dict) else value for name, value in changes.items()}
+        text = json.dumps(facts).encode().ljust(len(array))
+        return np.stack([array, np.frombuffer(text, "uint8")])
+
+    for module in (distribution, preparation):
+        monkeypatch.setattr(module, "processes", lambda: (0, 2))
+    monkeypatch.setattr(utils, "process_allgather", gather)
+    return changes.update
+
+
+def test_facts_that_differ_once_processes_are_connected_are_named(second_process):
+    """Launchers may tell JAX alone where processes are."""
+    facts = {"options": {"seed": 10}, "data_hash": "a"}
+    distribution.check_same_everywhere(facts)
+    second_process({"options": {"seed": 1}, "data_hash": "b"})
+    with pytest.raises(ValueError, match=r"data_hash: a for process 0, b for process 1; options\.seed: 10 for"):
+        distribution.check_same_everywhere(facts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"data": {"classes": 4}}, r"Received: data\.classes: 2 for process 0, 4 for process 1\. "),
+        ({"first_image": [8, 8, 1]}, r"first_image: \[8, 8, 3\] for process 0, \[8, 8, 1\] for process 1\. "),
+        ({"versions": {"keras": "3"}}, r"versions\.keras: .* 3 for process 1\. "),
+        ({"weights_sha256": "0"}, r"Received: weights_sha256: [0-9a-f]{64} for process 0, 0 for process 1\. "),
+    ],
+)
+def test_what_decides_shapes_is_compared_before_weights_are_made(
+    second_process, monkeypatch, tmp_path, changes, expected
+):
+    """JAX exchanges weights as they are made, and aborts all processes where the sizes differ."""
+    monkeypatch.setattr(preparation, "_find_model", lambda *arguments: pytest.fail("makes a model"))
+    (tmp_path / "w.npz").write_bytes(b"any")
+    images = np.zeros((12, 8, 8, 3), "uint8")
+    weights = tmp_path / "w.npz" if "weights_sha256" in changes else None
+    second_process(changes)
+    with pytest.raises(ValueError, match=expected):
+        preparation.prepare((images, np.arange(12) % 2), FinetuneOptions(model="Ti/16", weights=weights), print)
+
+
+def test_processes_that_count_differently_are_refused(second_process, environment, monkeypatch):
+    """JAX joins them, and goes by what the first one has."""
+    for name in ("check_backend", "connect"):
+        monkeypatch.setattr(distribution, name, lambda *arguments: None)
+    environment({processes.COUNT: "2"})
+    second_process({processes.COUNT: "3"})
+    with (
+        pytest.raises(ValueError, match=r"KERAS_DISTRIBUTION_NUM_PROCESSES: 2 for process 0, 3 for process 1\. "),
+        distribution.multi_process("fsdp", 0, "run", print, {}),
+    ):
+        pytest.fail("begins")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from collectives import BATCH, CLASSES, KINDS, LARGE, SIDE, SIZES
-from matrix import HERE, start
+from matrix import run_script
 
 import keras_vit
 from benchmarks import scale
@@ -16,8 +16,7 @@ TOLERANCE = 0.02  # what is left out: norms and losses, a few numbers each, and 
 @pytest.fixture(scope="module")
 def compiled():
     pytest.importorskip("jax")
-    said = start(HERE / "collectives.py", 1, [], [], 800, devices=8)[0]
-    return json.loads(said.splitlines()[-1])
+    return json.loads(run_script(["collectives.py"], timeout=800, devices=8).splitlines()[-1])
 
 
 def estimate(kind):

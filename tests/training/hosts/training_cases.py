@@ -1,6 +1,6 @@
 """Trains small models in one of several processes on JAX, and writes the losses and weights that each came to.
 
-`python training_cases.py OUT PORT PROCESSES INDEX CASE...`, with a case as `"fsdp sgd clip 4 float32 ema"`. The first
+`python training_cases.py OUT CASE...`, with a case as `"fsdp sgd clip 4 float32 ema"`. The first
 process writes one `.npz` for each. `one` stands for one device.
 """
 
@@ -124,15 +124,16 @@ class Losses:
         return keras.callbacks.LambdaCallback(on_train_batch_end=note)
 
 
-def main(out, port, processes, index, *cases):
+def main(out, *cases):
     import keras
 
-    if int(processes) > 1:
-        keras.utils.set_random_seed(3)
-        keras.distribution.initialize(f"127.0.0.1:{port}", int(processes), int(index))
+    from keras_vit.training.hosts.processes import connect, is_first
+
+    keras.utils.set_random_seed(3)
+    connect()
     for number, case in enumerate(cases):
         found = train(case)
-        if int(index) == 0:
+        if is_first():
             np.savez(f"{out}/{number}.npz", **found)
 
 
