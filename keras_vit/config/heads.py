@@ -56,6 +56,7 @@ DEFAULT_HEAD = WITH_HEAD[0]
 # Of at least float32 in a model of half precision, with those that join the outputs of two heads.
 FLOAT32_LAYERS = tuple({name: 0 for kind in HEAD_KINDS.values() if kind.precision == "float32" for name in kind.layers})
 UNITS = "units"  # the layer after a head of numbers that brings them to the unit of the data
+DEPTHS = "depths"  # the layer after a depth head that makes depths of its maps
 FLOAT32_LAYERS += ("average", "activation", UNITS)
 
 

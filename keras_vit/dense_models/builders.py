@@ -17,7 +17,7 @@ from keras import ops
 from keras_vit.annotations import FilePath, Shape, Tensor
 from keras_vit.builders import build, config_and_shape
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int, with_hints
-from keras_vit.config.heads import DEPTH, MAP_HEADS, SEGMENTATION, tap_blocks
+from keras_vit.config.heads import DEPTH, DEPTHS, MAP_HEADS, SEGMENTATION, tap_blocks
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, variant
 from keras_vit.config.vit import ViTConfig
 from keras_vit.layers import DepthFromBins, DepthOutput, DPTHead, LinearHead, PadToMultiple, ResizeToImages, TapMaps
@@ -207,11 +207,11 @@ def depth_estimator(
     opened = _open(wanted, found)
     outputs, lines = _outputs(opened, _BINS if opened.row.rule == "bins" else 1, strict)
     if opened.row.rule == "bins":
-        outputs = DepthFromBins(depths.range or (), depths.bins, depths.normalise, dtype="float32", name="depths")(
+        outputs = DepthFromBins(depths.range or (), depths.bins, depths.normalise, dtype="float32", name=DEPTHS)(
             outputs
         )
     else:
-        outputs = DepthOutput(depths.rule, depths.range, dtype="float32", name="depths")(outputs)
+        outputs = DepthOutput(depths.rule, depths.range, dtype="float32", name=DEPTHS)(outputs)
     if output_size == "image" and opened.row.options.get("end") != "depth_of_image":
         outputs = ResizeToImages(opened.row.resize, dtype="float32", name="resize")([outputs, opened.encoder.images])
     return _model(opened, outputs, freeze, name, lines, {"unit": depths.unit, "depth_range": depths.range})

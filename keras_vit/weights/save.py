@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_vit.annotations import FilePath, Pair, Variable
 from keras_vit.checks import check_choice
+from keras_vit.config.heads import DEPTHS
 from keras_vit.config.text import TextConfig
 from keras_vit.files import expand_path
 from keras_vit.layers import AddPositionEmbs, BiTRoot
@@ -209,7 +210,7 @@ def save_dense_model(model: DenseModel, path: FilePath, format: str | None = Non
 
 def _facts_of_head(model: DenseModel, layout: str) -> dict[str, Any]:
     """What no tensor says of a head, for the note."""
-    bins = layer_named(model, "depths")
+    bins = layer_named(model, DEPTHS)
     facts = {"layout": layout, "blocks": list(model.blocks), "normed": model.normed, "unit": model.unit}
     facts |= {} if model.class_names is None else {"class_names": list(model.class_names)}
     if getattr(bins, "rule", "range") == "sigmoid":

@@ -29,7 +29,7 @@ from keras_vit.embedding.manifest import read_manifest
 from keras_vit.embedding.part_files import Part, part_error, read_part, read_vectors, write_part
 from keras_vit.embedding.photo_lists import PhotoList, list_photos, photo_key, photo_location, read_list
 from keras_vit.exporting.engines.accelerate import write_engine
-from keras_vit.files import lock_dir
+from keras_vit.files import is_partial_file, lock_dir
 from keras_vit.images.pillow_formats import PillowError
 
 # TensorFlow counts the tracing of every test's own function as one that is traced again and again.
@@ -80,7 +80,8 @@ def test_killed_three_times_every_row_is_there_once_with_the_same_bytes(photos, 
     command = ("embed", photos, "--model", engine, *SMALL, "--processes", 2)
     kill_and_go_on(command, tmp_path / "vectors", ("worker", "job", "interrupt"), random.Random(0))
     assert parts_of(tmp_path / "vectors") == parts_of(undisturbed)
-    assert not [name for name in os.listdir(tmp_path / "vectors") if name.startswith(".")]
+    hidden = [path for path in (tmp_path / "vectors").iterdir() if path.name.startswith(".")]
+    assert all(map(is_partial_file, hidden))  # of a writer killed within a part: they are swept an hour later
 
 
 def test_shards_write_the_same_bytes_and_the_last_one_lists_broken_photos(photos, engine, undisturbed, tmp_path, run):

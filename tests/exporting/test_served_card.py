@@ -51,7 +51,12 @@ def test_card_tells_what_the_run_knows(tmp_path):
     ("model", "options", "answer", "shown"),
     [
         ({}, {"labels": LABELS}, "status", "images of 20 x 28 pixels in 3 channels, 7 classes"),
-        ({"include_top": False, "classes": None}, {"image_size": "any"}, "features", "images of any x any pixels"),
+        (
+            {"include_top": False, "classes": None},
+            {"options": {"image_size": "any"}},
+            "features",
+            "images of any x any pixels",
+        ),
     ],
 )
 def test_code_of_the_card_runs_and_an_edited_card_stays(tmp_path, monkeypatch, capsys, model, options, answer, shown):
