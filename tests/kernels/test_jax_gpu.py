@@ -14,6 +14,7 @@ from conftest import images, make_tiny, numpy
 import keras_vit
 from keras_vit.checks import processor_flags
 from keras_vit.kernels import jax_gpu
+from keras_vit.kernels.tensorflow_cpu import use_onednn_matmul
 from keras_vit.layers import MlpBlock, MultiHeadAttention
 
 
@@ -101,6 +102,8 @@ WITHOUT = NEURAL.isdisjoint(processor_flags()) or os.environ.get("TF_ENABLE_ONED
 def test_gelu_of_the_mlp_is_one_kernel_with_the_product_before_it(dtype):
     """TensorFlow's own optimiser joins them, so the graph that it has made says whether it did."""
     tf = pytest.importorskip("tensorflow")
+    if use_onednn_matmul(dtype):
+        pytest.skip("with AMX a product is a batch of one, and its GELU is in float32")
     mlp = MlpBlock(64, 128, dtype=dtype)
     x = tf.constant(images(2, 7, 64), dtype)
     mlp(x)
