@@ -196,7 +196,7 @@ class Checkpoint:
         found = self.fields | infer_fields(self.tensors, self.num_heads)
         found |= {"hidden_size": hidden_size, "num_layers": num_layers, "mlp_dim": mlp_dim}
         found |= {"class_token": self.has_class_token, "num_heads": self.num_heads}
-        found |= {"classes": None if LAYOUTS[self.layout].classifier else self.classes}  # `projection_dim` is another
+        found |= {"classes": self.classes, "projection_dim": None if LAYOUTS[self.layout].classifier else self.classes}
         found["mlp_rows"] = mlp_dim and mlp_dim * (2 if found["gated_mlp"] else 1)  # in one kernel with the gate
         found |= {"channels": self.channels, "map_rows": self._last_axis(_MAP_MLP)}
         found |= {"patch_size": patch_size} if stages is None else {}

@@ -4,6 +4,7 @@ Expected arrays are what transformers computes in float64 of small random folder
 """
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -72,6 +73,15 @@ def test_classifier_is_written_as_it_was_read(tmp_path, folder):
     fresh = keras_vit.build(model.config, classes=5, input_shape=(24, 24, 3))
     keras_vit.load_checkpoint(fresh, CLASSIFIERS / folder)
     np.testing.assert_allclose(numpy(fresh(expected["images"])), expected["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_number_of_labels_that_the_head_has_not_is_refused(tmp_path, folder):
+    copy = shutil.copytree(CLASSIFIERS / folder, tmp_path / folder)
+    config = json.loads((copy / "config.json").read_text()) | {"num_labels": 7}
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"classes 7, and 5 in the file, .*model\.safetensors"):
+        read_checkpoint(copy)
 
 
 def test_classifier_that_pools_otherwise_than_the_layouts_is_refused(tmp_path):

@@ -83,7 +83,7 @@ def test_head_outside_of_a_model_is_not_dropped_in_silence(tmp_path):
         ("huggingface_dinov3", {"query_bias": False}, "biases in attention"),
         ("huggingface_dinov2", {"mlp_ratio": 7}, "mlp_dim .*, and"),
         ("huggingface_dinov2", {"patch_size": [4, 5]}, "a square"),
-        ("huggingface_clip", {"projection_dim": 99}, "classes 99, and"),
+        ("huggingface_clip", {"projection_dim": 99}, "projection_dim 99, and"),
         ("timm_dinov2", {"init_values": None}, "layer_scale none, and both"),
         ("timm_dinov2", {"init_values": 0}, "layer_scale none, and both"),
         ("timm_dinov2", {"use_post_norm": True}, "(?s)VisionTransformer.*use_post_norm=True"),

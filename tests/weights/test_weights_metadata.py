@@ -195,6 +195,7 @@ def test_tower_of_openclip_that_is_not_computed_here_is_refused(vision, said):
         (timm({"global_pool": "avgmax"}), r"pooling(.|\n)*'avgmax'"),
         (timm() | {"num_classes": 7}, "classes 7, and"),
         (timm() | {"num_classes": 0}, "classes 0, and"),
+        (timm(num_classes=7), "classes 7, and"),
         (timm({"num_classes": 5}) | {"num_classes": 7}, "num_classes 7, and 5 in model_args"),
     ],
 )

@@ -89,7 +89,7 @@ def read_timm(config: dict, folder: Path, name: str = "config.json") -> Metadata
         | size_fields(arguments, place, **_TIMM_SIZES)
         | conflicting_fields(architecture, arguments)
         | _gate_fields(_act_layer(architecture, arguments), layouts)
-        | _class_fields(arguments.get("num_classes"), config.get("num_classes"), place),
+        | _class_fields(arguments.get("num_classes"), _file_classes(config), place),
         image_size=reading.part("img_size", lambda: _table_size(architecture, arguments)),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
         class_names=read_label_names(config, reading),
@@ -166,6 +166,12 @@ def _label_names(stored: dict) -> Any:
         return f"{name} {text}" if isinstance(text, str) and is_wordnet_id(name) else name
 
     return {key: named(n) for key, n in names.items()} if isinstance(names, dict) else [named(n) for n in names]
+
+
+def _file_classes(config: dict) -> Any:
+    """`num_classes` of the file's head: that of the top level, which timm puts over that of `pretrained_cfg`."""
+    inner = config.get("pretrained_cfg")
+    return config.get("num_classes", inner.get("num_classes") if isinstance(inner, dict) else None)
 
 
 def _class_fields(of_model: Any, of_file: Any, place: Path) -> dict[str, int]:

@@ -48,7 +48,7 @@ def read_transformers(config: dict, processor: dict, folder: Path, name: str = I
         CheckpointError: for an activation that is not computed here.
     """
     reading, images = Reading("config.json"), Reading(name)
-    names = config
+    whole = names = config
     if isinstance(config.get("vision_config"), dict):  # of two towers, which the projection is not of
         _check_towers(config, folder / "config.json")
         config = config["vision_config"] | {"projection_dim": config.get("projection_dim")}
@@ -74,6 +74,7 @@ def read_transformers(config: dict, processor: dict, folder: Path, name: str = I
         layouts=transformers_layouts(config.get("model_type"), folder / "config.json"),
         num_heads=reading.count("num_attention_heads", config.get("num_attention_heads")),
         sizes=expected_from_model_type(kind, config)
+        | _head_fields(whole)
         | size_fields(
             config,
             folder / "config.json",
@@ -394,7 +395,7 @@ def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, 
     if kind not in _LAYOUTS:
         return {}
     fields: dict[str, Any] = {_FLAGS[word]: config[word] for word in _FLAGS if isinstance(config.get(word), bool)}
-    fields |= _token_fields(kind, config) | _head_fields(config)
+    fields |= _token_fields(kind, config)
     bias = config.get("attention_bias" if kind == "internvl_vision" else "qkv_bias", kind in _BIASED or None)
     if isinstance(bias, bool) and kind not in _BEIT_TYPES:
         fields["qkv_bias"] = _ALL_OR_NONE[bias]
@@ -411,7 +412,7 @@ def expected_from_model_type(kind: str, config: Mapping[str, Any]) -> dict[str, 
     if kind in _POOLERS and not _classifies(config):
         fields["attention_pooling"] = config.get(_POOLERS[kind], True) is True
     if kind == "clip_vision_model" and isinstance(config.get("projection_dim"), int):
-        fields["classes"] = config["projection_dim"]
+        fields["projection_dim"] = config["projection_dim"]
     if config.get("use_swiglu_ffn", False) is True:
         fields |= scaled_width(config, "hidden_size", rounded=_gated_width)
     else:
