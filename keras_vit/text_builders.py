@@ -30,7 +30,7 @@ from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.text.opening import has_vocabulary, open_tokenizer, vocabulary_name
 from keras_vit.text.templates import NAMED, check_classes, find_templates, prompts
 from keras_vit.text.tokenizer import Tokenizer
-from keras_vit.weights.checkpoint import file_in
+from keras_vit.weights.checkpoint import describe_other_file, file_in
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import WeightsRecord, usual_weights
 from keras_vit.weights.resolve_text import TextSource, find_text
@@ -106,7 +106,7 @@ def build_text(
     wanted = checkpoint.config(**{**source.fields, **given}) if config is None else config.replace(**given)
     with uninitialized_variables():
         model = build_text_graph(wanted, include_top, name or "text")
-    model.load_report = _fill(model, checkpoint, strict)
+    model.load_report = (*describe_other_file(checkpoint.path), *_fill(model, checkpoint, strict))
     model.provenance = {**checkpoint.provenance, **source.facts}
     model.load_report += source.contradictions(checkpoint.fields)
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias

@@ -33,8 +33,8 @@ from keras_vit.weights.families import (
 from keras_vit.weights.families.layout import Layout
 from keras_vit.weights.infer_fields import BIAS_TABLES, infer_fields, infer_final_norm
 from keras_vit.weights.read import CheckpointError, TensorFile
-from keras_vit.weights.read.sharded import INDEX, ShardedFile, check_whole, scan_any
-from keras_vit.weights.text_tower import describe_unused, is_projection, read_logit_scale_and_bias
+from keras_vit.weights.read.sharded import INDEX, ShardedFile, check_whole, read_index, scan_any
+from keras_vit.weights.text_tower import IN_FOLDER, describe_unused, is_projection, read_logit_scale_and_bias
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
@@ -365,6 +365,7 @@ def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksu
             expected=recorded.sizes,
             stored_rows=LAYOUTS[layout].stored_rows({name.removeprefix(prefix): a for name, a in arrays.items()}),
             remarks=(
+                *describe_other_file(path),
                 *_describe_copies(prefix, copies),
                 *describe_unused(file, prefix, outside, unused, ignored, classifies=HEAD_KERNEL in tensors),
                 *recorded.remarks,
@@ -390,6 +391,17 @@ def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksu
     if recorded.fixed_size:
         checkpoint = _with_photos(checkpoint, recorded.fixed_size)
     return checkpoint
+
+
+def describe_other_file(path: Path) -> tuple[str, ...]:
+    """A line on the shards of an index next to a file of the same name, which are not read."""
+    index = path.with_name(f"{path.name}{INDEX}")
+    if path.name not in _NAMES or not index.is_file():
+        return ()
+    with contextlib.suppress(CheckpointError):  # of an index that cannot be read
+        if {*read_index(index)} == {path.name}:
+            return ()
+    return (f"took {path.name}, and not the shards that {index.name} names, {IN_FOLDER}",)
 
 
 def _describe_copies(taken: str, others: Sequence[str]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ from keras_vit.weights.families.dinov3 import PERIODS
 from keras_vit.weights.families.layout import UNSTORED_FIELDS
 from keras_vit.weights.infer_fields import infer_fields
 from keras_vit.weights.read import CheckpointError
-from keras_vit.weights.text_tower import ADAPTER, NO_PASS, OF_OTHERS
+from keras_vit.weights.text_tower import ADAPTER, IN_FOLDER, NO_PASS, OF_OTHERS
 
 _log = logging.getLogger("keras_vit")
 # Lines on layers after the output of a model without a head.
@@ -237,7 +237,7 @@ def _adapt(
 def _check_strict(checkpoint: Checkpoint, report: list[str], variables: Mapping[str, Any]) -> None:
     """Raises if the file needs an adaptation; layers after the output of a model without a head do not count."""
     classifies = any(path.split("/")[0] in HEADS.values() for path in variables)
-    used = [line for line in report if not line.endswith((NO_PASS, ADAPTER, OF_OTHERS))]
+    used = [line for line in report if not line.endswith((NO_PASS, ADAPTER, OF_OTHERS, IN_FOLDER))]
     adapted = [line for line in used if classifies or not _LEFT_OUT.fullmatch(line)]
     if not adapted:
         return

@@ -14,6 +14,7 @@ SET_ASIDE = "set aside the text tower"  # how the line on it begins
 # How lines on what takes no part in a forward pass end.
 NO_PASS, ADAPTER = "no forward pass reads", "only the language model's adapter reads"
 OF_OTHERS = "which another model uses"
+IN_FOLDER = "in the same folder"
 _ADAPTERS = re.compile(r"(.*\.)?(merger|aligner)\.")
 _NO_NUMBERS = re.compile(r".*(position_ids|relative_position_index|logit_(scale|bias))$|.*\brope\.|(.*\.)?text_")
 _OF_TRAINING = re.compile(r"(optim|sched|scaler|amp\b)")  # how names of a training's state begin

@@ -132,6 +132,23 @@ def test_index_that_is_none_is_refused(shards, text, said):
     assert_refused(folder, said)
 
 
+def test_shards_beside_a_whole_file_get_a_line(shards):
+    folder, _, _ = shards
+    arrays = load_file(WHOLE)
+    save_file({name: 2 * array for name, array in arrays.items()}, folder / "model.safetensors")
+    line = "took model.safetensors, and not the shards that model.safetensors.index.json names, in the same folder"
+    found = read_checkpoint(folder)
+    assert found.remarks[0] == line
+    np.testing.assert_array_equal(
+        found.tensors["class_token/token"].ravel(), 2 * arrays["vit.embeddings.cls_token"].ravel()
+    )
+    config = {"model_type": "vit", "hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert keras_vit.build(weights=folder, strict=True).load_report == (line,)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "model.safetensors"}}')
+    assert line not in read_checkpoint(folder).remarks
+
+
 def test_one_shard_is_no_checkpoint_and_an_index_has_no_digest(shards):
     folder, _, _ = shards
     with pytest.raises(CheckpointError, match=r"one shard of 2(.|\n)*Pass its folder"):
