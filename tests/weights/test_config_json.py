@@ -136,6 +136,13 @@ def test_head_outside_of_a_model_is_not_dropped_in_silence(tmp_path):
         ("timm_mae", {"depth": None}, "num_layers 12, and 2"),
         ("timm_mae", {"patch_size": None}, "patch_size 16, and 8"),
         ("huggingface_clip", {"vision_config": {"model_type": "siglip_vision_model"}}, "model_type"),
+        ("huggingface_dinov2", {"architectures": ["Dinov2WithRegistersModel"]}, "'dinov2', and architectures 'Dinov2W"),
+        ("huggingface_beit", {"architectures": ["ViTForImageClassification"]}, "'beit', and architectures 'ViTFor"),
+        (
+            "huggingface_siglip2",
+            {"architectures": ["SiglipVisionModel"]},
+            "architectures 'SiglipVisionModel' in .*json",
+        ),
         ("open_clip_gap", {"layers": 12}, "num_layers 12, and 2"),
         ("huggingface_dinov3", {"rope_theta": None, "rope_parameters": {"rope_type": "yarn"}}, "yarn"),
     ],
@@ -149,6 +156,20 @@ def test_words_that_transformers_passes_over_contradict_nothing(tmp_path):
     """Pixio's width of the MLP is by its ratio alone, and it has no switch for biases or registers."""
     aside = {"intermediate_size": 64, "proj_bias": False, "use_swiglu_ffn": False, "num_register_tokens": 9}
     assert read_checkpoint(changed(tmp_path, "huggingface_pixio", **aside)).fields["proj_bias"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("huggingface_aimv2", "AIMv2Model"),  # Apple's own class
+        ("huggingface_internvit", "InternVisionModel"),
+        ("huggingface_radio", "RADIOModel"),
+        ("huggingface_dinov2", "Dinov2Backbone"),
+        ("huggingface_clip", "CLIPVisionModel"),
+    ],
+)
+def test_classes_of_the_family_and_of_its_authors_contradict_no_model_type(tmp_path, folder, name):
+    assert read_checkpoint(changed(tmp_path, folder, architectures=[name])).layout
 
 
 def test_openclip_takes_clips_photos_of_the_towers_size_where_its_file_is_silent(tmp_path):

@@ -45,8 +45,9 @@ def read_transformers(config: dict, processor: dict, folder: Path, name: str = I
         name: of the file that has `processor`.
 
     Raises:
-        CheckpointError: for an activation that is not computed here.
+        CheckpointError: for an activation that is not computed here, and for `architectures` of another `model_type`.
     """
+    _check_class(config, folder / "config.json")
     reading, images = Reading("config.json"), Reading(name)
     whole = names = config
     if isinstance(config.get("vision_config"), dict):  # of two towers, which the projection is not of
@@ -93,6 +94,20 @@ def read_transformers(config: dict, processor: dict, folder: Path, name: str = I
         remarks=(*reading.remarks, *images.remarks, *_describe_unused_steps(processor, name)),
         fixed_size=name if kind in _OF_ONE_SIZE else "",
     )
+
+
+def _check_class(config: dict, place: Path) -> None:
+    """Raises where `architectures` has a class of another `model_type`; classes that are not known here pass."""
+    kind = config.get("model_type")
+    if kind not in _CLASS_NAMES:
+        return
+    for name in map(str, _names(config)):
+        found = _CLASS.fullmatch(name)
+        if found is not None and found[1] != _CLASS_NAMES[str(kind)]:
+            raise CheckpointError(
+                "`model_type` and `architectures` must be of the same family, since each family computes other numbers."
+                f"\nReceived: model_type {kind!r}, and architectures {name!r} in {place}. Correct the wrong one."
+            )
 
 
 def _of_backbone(config: dict, place: Path) -> dict:
@@ -337,6 +352,20 @@ _LAYOUTS: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: lay
     **dict.fromkeys(("mlcd_vision_model", "mlcd"), ("huggingface_mlcd",)),
     "sapiens2": ("huggingface_sapiens2",),
 }
+_CLASS_NAMES: Mapping[str, str] = {  # `model_type`: how the names of transformers' classes of it begin
+    **{"vit": "ViT", "deit": "DeiT", "vit_msn": "ViTMSN", "vit_mae": "ViTMAE", "ijepa": "IJepa", "pixio": "Pixio"},
+    **{"dinov2": "Dinov2", "dinov2_with_registers": "Dinov2WithRegisters", "dinov3_vit": "DINOv3ViT"},
+    **dict.fromkeys(("clip", "clip_vision_model"), "CLIP"),
+    **dict.fromkeys(("metaclip_2", "metaclip_2_vision_model"), "MetaClip2"),
+    **dict.fromkeys(("siglip", "siglip_vision_model"), "Siglip"),
+    **dict.fromkeys(("siglip2", "siglip2_vision_model"), "Siglip2"),
+    **dict.fromkeys(("aimv2", "aimv2_vision_model"), "Aimv2"),
+    **dict.fromkeys(("tipsv2", "tipsv2_vision_model"), "Tipsv2"),
+    **dict.fromkeys(("mlcd", "mlcd_vision_model"), "MLCD"),
+    **{"beit": "Beit", "data2vec-vision": "Data2VecVision", "internvl_vision": "InternVLVision"},
+    **{"radio": "Radio", "sapiens2": "Sapiens2"},
+}
+_CLASS = re.compile(rf"({'|'.join(sorted({*_CLASS_NAMES.values()}))})(Vision)?(Model|For|Backbone).*")
 # Types whose class refuses images of another size than the table's. Others resize it: DINOv2 is published with a table
 # for 518 pixels and photos of 224.
 _OF_ONE_SIZE = (
