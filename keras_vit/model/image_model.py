@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 import keras
 
 from keras_vit.annotations import Arguments, FilePath, Tensor
-from keras_vit.checks import check_choice, check_process
+from keras_vit.checks import ArgumentError, check_choice, check_order, check_process, with_parameters
 from keras_vit.config.heads import DEFAULT_HEAD, WITH_HEAD, OutputSpec
 from keras_vit.images.preprocessing import Preprocessing, is_uint8, scale_uint8
 from keras_vit.keras_private import is_written_to_hdf5
@@ -73,7 +73,6 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             the file's path; else `None`.
         lacks_projection: whether `build` has left out, in this process, the projection of the file to the embeddings
             that texts are compared with.
-        class_names: names of the K outputs, as a run sets them; `None` where they are not known.
         head_kind: what the head answers, one of `config.heads.WITH_HEAD`: `"classes"` of which one is right, `"labels"`
             of which several may be, or `"numbers"`.
         logit_scale: logarithm of the factor on cosines, of CLIP's and SigLIP's files for `zero_shot`; else `None`.
@@ -109,7 +108,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         self.weights_layout = ""
         self.lacks_projection = False
         self.provenance = {name: (value, who) for name, (value, who) in current_arguments(weights_facts or {}).items()}
-        self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
+        self._class_names = None if class_names is None else tuple(class_names)
         self.logit_scale, self.logit_bias = similarity or (None, None)
         check_choice("head_kind", head_kind, WITH_HEAD)
         self.head_kind = head_kind
@@ -136,6 +135,24 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         """K, 0 without a head."""
         heads = head_layers(self)
         return heads[0].units if heads else 0
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the K outputs in their order; `None` where they are not known.
+
+        Raises:
+            ValueError: where they are set, for names that are not as many as the outputs, and for an empty one.
+            TypeError: for what is no list of texts.
+        """
+        return self._class_names
+
+    @class_names.setter
+    def class_names(self, names: Sequence[str] | None) -> None:
+        if names is not None:
+            check_order("class_names", names)
+            names = tuple(names)
+            _check_names(names, self.output_spec.size if self.classes else None)
+        self._class_names = names
 
     @property
     def accepts_uint8(self) -> bool:
@@ -337,6 +354,21 @@ def _is_no_hdf5(received: str) -> ValueError:
         "a model of keras_vit is saved as .keras, since Keras could not load it from its older format, HDF5.\n"
         f'Received: {received}. Pass a name that ends in ".keras", or save the weights alone by '
         '`model.save_weights("name.weights.h5")`.'
+    )
+
+
+def _check_names(names: tuple, outputs: int | None) -> None:
+    wrong = [name for name in names if not isinstance(name, str) or not name.strip()]
+    if not wrong and outputs in (None, len(names)):
+        return
+    count = "one for each output" if outputs is None else f"{outputs:,}, one for each output"
+    kind = TypeError if wrong and not isinstance(wrong[0], str) else ArgumentError
+    raise with_parameters(
+        kind(
+            f"`class_names` must be {count}, texts that are not empty, in the order of the outputs.\n"
+            f"Received: {len(names):,}{f', among them {wrong[0]!r:.80}' if wrong else ''}. Pass as many names, or None."
+        ),
+        "class_names",
     )
 
 

@@ -254,7 +254,30 @@ def test_numbers_in_units_are_those_of_the_head_scaled_and_kept_by_copies(tmp_pa
 
 
 def test_names_of_another_number_than_the_outputs_are_not_used_and_a_line_says_so():
+    """As of a file of an earlier version."""
     model = make_tiny(classes=3)
-    model.class_names = ("only", "two")
+    model = type(model).from_config(model.get_config() | {"class_names": ["only", "two"]})
     with pytest.warns(UserWarning, match="are 2 names for 3 outputs, and are not used"):
         assert names_of_outputs(model) == ("class 0", "class 1", "class 2")
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "received"),
+    [
+        (("a", "b"), ValueError, "Received: 2. Pass"),
+        (("a", "b", "c", "d"), ValueError, "Received: 4. Pass"),
+        (("a", " ", "c"), ValueError, "Received: 3, among them ' '"),
+        (range(3), TypeError, "Received: 3, among them 0"),
+        (("a", None, "c"), TypeError, "among them None"),
+        ({"a": 0, "b": 1, "c": 2}, TypeError, "must be a list of names in the order of the outputs"),
+        ("abc", TypeError, "must be a list of names in the order of the outputs"),
+    ],
+)
+def test_class_names_are_set_one_for_each_output_or_refused(names, error, received):
+    model = make_tiny(classes=3)
+    model.class_names = ["okapi", "gnu", "crane"]
+    with pytest.raises(error, match=received):
+        model.class_names = names
+    assert model.class_names == ("okapi", "gnu", "crane")
+    model.class_names = None
+    assert model.class_names is None
