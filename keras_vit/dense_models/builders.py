@@ -344,23 +344,20 @@ def _open(wanted: _Wanted, found: HeadCheckpoint | None) -> _Opened:
     layouts = ("", "") if found is not None else _FRESH[wanted.task, str(wanted.head)]
     pads = found.layout.pads if found is not None else HEAD_LAYOUTS[layouts[1]].pads
     whole = found is not None and found.has_encoder and not isinstance(wanted.encoder, keras.Model)
-    weights: Any = None
+    weights: Path | None = None
+    rule, num_heads = wanted.resize_method, None
     if found is not None and whole:
-        weights = found.path
-    else:
-        beside = None if found is None or wanted.encoder is not None else found.path.parent / ENCODER
-        if wanted.encoder is None and (beside is None or not beside.exists()):
+        weights, num_heads = found.path, found.num_heads
+        rule = rule or facts.get("resize_method", found.layout.resize_method)
+    elif wanted.encoder is None:
+        weights = None if found is None else found.path.parent / ENCODER
+        if weights is None or not weights.exists():
             raise ArgumentError(
                 "a head needs its encoder.\n"
-                f"Received: encoder=None, and no folder {ENCODER!r} beside the head. Pass `encoder=`, as "
+                f"Received: encoder=None, and no folder {ENCODER!r} next to the head. Pass `encoder=`, as "
                 "`keras_vit.build(..., weights=..., include_top=False, pooling='none')`.",
                 parameters=("encoder",),
             )
-        weights = beside
-    of_file = found if whole else None
-    rule = None if of_file is None else facts.get("resize_method", of_file.layout.resize_method)
-    num_heads = None if of_file is None else of_file.num_heads
-    rule = wanted.resize_method or rule
     encoder = open_encoder(wanted.encoder, weights, wanted.input_shape, pads, rule, wanted.strict, whole, num_heads)
     if found is not None:
         row = found.layout

@@ -71,6 +71,25 @@ def open_to_measure(
     return source, split
 
 
+def check_outputs(model: Classifier, source: Source) -> None:
+    """Raises `ValueError` for data with another number of targets than the model has outputs."""
+    if len(source.class_names) != model.output_spec.size:
+        raise ValueError(
+            "the data must have a target for each output of the model.\n"
+            f"Received: {len(source.class_names)} targets, {model.name!r} with {model.output_spec.size} outputs."
+        )
+
+
+def check_finite(outputs: np.ndarray, first: int = 0) -> None:
+    """Raises `ValueError` for outputs `(n, ...)` that are not finite; `first` is the number of the first example."""
+    finite = np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)
+    if not finite.all():
+        raise ValueError(
+            "the model's answers must be finite; damaged weights or images give NaN.\n"
+            f"Received: example {first + int(finite.argmin())} has others."
+        )
+
+
 def output_rows(
     model: Classifier, data: Any, split: str | None, targets: Targets, batch_size: int, seed: int | None
 ) -> OutputRows:
@@ -89,23 +108,14 @@ def output_rows(
     """
     model = unwrapped(model)
     source, split = open_to_measure(data, split, seed, targets)
-    examples, size = source.split(split), model.output_spec.size
-    if len(source.class_names) != size:
-        raise ValueError(
-            "the data must have a target for each output of the model.\n"
-            f"Received: {len(source.class_names)} targets, {model.name!r} with {size} outputs."
-        )
+    check_outputs(model, source)
     dataset = load_dataset(
         source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed or 0, shard=(0, 1)
     )
     began = time.perf_counter()
-    with report_missing_files(examples):
+    with report_missing_files(source.split(split)):
         outputs, rows = map(np.concatenate, zip(*predict_batches(model, dataset, rows=True), strict=True))
-    if not np.isfinite(outputs).all():
-        raise ValueError(
-            "the model's answers must be finite; NaN comes of damaged weights or images.\n"
-            f"Received: example {int(np.isfinite(outputs).all(axis=1).argmin())} has others."
-        )
+    check_finite(outputs)
     return OutputRows(outputs, rows, source.class_names, time.perf_counter() - began)
 
 

@@ -12,7 +12,7 @@ from keras_vit.data import load_dataset
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.targets import Targets
 from keras_vit.dense.masks import SegmentationScores, confusion_scores
-from keras_vit.evaluation.batched_predict import open_to_measure, predict_batches
+from keras_vit.evaluation.batched_predict import check_finite, check_outputs, open_to_measure, predict_batches
 from keras_vit.model.copies import unwrapped
 from keras_vit.pages.formatting import printable
 from keras_vit.pages.html import Panel, Section
@@ -133,11 +133,7 @@ def evaluate_segmentation(
     model = unwrapped(model)
     source, split = open_to_measure(data, split, seed, targets)
     examples, classes = source.split(split), model.output_spec.size
-    if len(source.class_names) != classes:
-        raise ValueError(
-            "the data must have the classes of the model.\n"
-            f"Received: {len(source.class_names)} classes, {model.name!r} with {classes}."
-        )
+    check_outputs(model, source)
     size = max(1, min(batch_size, _MOST_LOGITS // int(np.prod(model.output_spec.shape[1:]))))
     rule = model.preprocessing
     dataset = load_dataset(source, split, batch_size=size, preprocessing=rule, seed=seed or 0, shard=(0, 1))
@@ -146,12 +142,8 @@ def evaluate_segmentation(
     worst: list[Any] = []
     with report_missing_files(examples):
         for outputs, labels in predict_batches(model, dataset, rows=True):
+            check_finite(outputs, index)
             for logits, label in zip(outputs, labels, strict=True):
-                if not np.isfinite(logits).all():
-                    raise ValueError(
-                        "the model's answers must be finite; NaN comes of damaged weights or images.\n"
-                        f"Received: example {index} has others."
-                    )
                 mask = examples.mask(index)
                 answer = classes_at(logits, mask.shape)
                 own = _confusion(mask, answer, classes, examples.ignore_class)
@@ -160,8 +152,8 @@ def evaluate_segmentation(
                 if not np.isnan(iou):
                     step = max(1, -(-max(mask.shape) // _KEPT))
                     small = (mask[::step, ::step].astype("uint16"), answer[::step, ::step].astype("uint16"))
-                    heapq.heappush(worst, (-iou, -index, Answer(index, iou, *small)))
-                    worst = worst if len(worst) <= WORST else _without_best(worst)
+                    push = heapq.heappush if len(worst) < WORST else heapq.heappushpop
+                    push(worst, (-iou, -index, Answer(index, iou, *small)))
                 confusion += own
                 index += 1
     total, count = np.sum(losses, axis=0)
@@ -169,11 +161,6 @@ def evaluate_segmentation(
     seconds = time.perf_counter() - began
     scores = confusion_scores(confusion)
     return SegmentationEvaluation(scores, float(total / max(count, 1)), source.class_names, index, kept, seconds)
-
-
-def _without_best(worst: list) -> list:
-    heapq.heappop(worst)
-    return worst
 
 
 def classes_at(logits: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -162,17 +162,12 @@ class Contrastive(Task):
             object.__setattr__(self, "text", os.fspath(self.text))
 
     def check(self, options: Any) -> None:
-        refused = {
+        reasons = {
             "accumulation_steps": "each pair is compared with the whole batch, which cannot be cut into parts",
             "start_image_size": "images of a contrastive training have one size",
             "layer_decay": "the layers of two towers have no common order",
         }
-        for name, reason in refused.items():
-            if getattr(options, name) not in (None, 1):
-                raise ArgumentError(
-                    f"`{name}` must be left out: {reason}.\nReceived: {name}={getattr(options, name)}, task={self}.",
-                    parameters=(name,),
-                )
+        self.refuse(options, reasons)
         if options.layout != "none":
             raise ArgumentError(
                 "a contrastive training has a copy of both towers on each device.\n"

@@ -127,18 +127,13 @@ class Segmentation(Task):
         object.__setattr__(self, "class_weights", read_class_weights(self.class_weights))
 
     def check(self, options: Any) -> None:
-        refused = {
+        reasons = {
             "accumulation_steps": "BatchNorm of its head has other means of parts of a batch",
             "lora_rank": "its encoder is frozen or learns whole",
             "start_image_size": "its images have one size",
             "patch_dropout_rate": "its head reads every patch",
         }
-        for name, reason in refused.items():
-            if getattr(options, name) not in (None, 1):
-                raise ArgumentError(
-                    f"`{name}` must be left out of segmentation: {reason}.\nReceived: {name}={getattr(options, name)}.",
-                    parameters=(name,),
-                )
+        self.refuse(options, reasons)
 
     # Data
 
@@ -222,8 +217,7 @@ class Segmentation(Task):
     ) -> "SegmentationEvaluation":
         from keras_vit.evaluation.segmentation import evaluate_segmentation
 
-        names = names or getattr(model, "class_names", None)
-        return evaluate_segmentation(model, data, split, self.targets(names), batch_size, seed)
+        return evaluate_segmentation(model, data, split, self.targets_of(model, names), batch_size, seed)
 
     def result(self, evaluation: "SegmentationEvaluation", run: Mapping[str, Any]) -> dict[str, Any]:
         found = evaluation.summary()
@@ -270,9 +264,8 @@ class Segmentation(Task):
         yield f"{printable(facts['split'])} mean IoU", measured
         yield "pixel accuracy", f"{facts['pixel_accuracy']:.4f}"
         yield "loss", f"{facts['test_loss']:.4f}"
-        found = [(each["iou"], each["name"]) for each in facts["per_class"] if each["iou"] is not None]
-        iou, name = min(found)
-        yield "weakest class", f"{printable(name)}, IoU {iou:.4f}"
+        worst = min((each for each in facts["per_class"] if each["iou"] is not None), key=lambda each: each["iou"])
+        yield "weakest class", f"{printable(worst['name'])}, IoU {worst['iou']:.4f}"
 
     def card(self, data: Mapping[str, Any], result: Mapping[str, Any]) -> CardParts:
         from keras_vit.evaluation.segmentation import HEADER, class_rows

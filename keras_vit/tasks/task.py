@@ -116,6 +116,14 @@ class Task(abc.ABC):
     def check(self, options: Any) -> None:  # noqa: B027  # most have none
         """Refuses `FinetuneOptions` that the task has no use for; called once they are known to be valid."""
 
+    def refuse(self, options: Any, reasons: Mapping[str, str]) -> None:
+        """Refuses those of `reasons` that were passed, by their names."""
+        for name, reason in reasons.items():
+            if (value := getattr(options, name)) not in (None, 1):
+                raise ArgumentError(
+                    f"`{name}` must be left out: {reason}.\nReceived: {name}={value}, task={self}.", parameters=(name,)
+                )
+
     # Data
 
     @abc.abstractmethod
@@ -125,6 +133,15 @@ class Task(abc.ABC):
         Args:
             names: of the outputs that a model has, for data to measure it on.
         """
+
+    def targets_of(self, model: Any, names: Sequence[str] | None) -> "Targets":
+        """Targets by the names of the outputs of a model; `names` must have their order."""
+        from keras_vit.images.preprocessing import check_same_order
+
+        known = getattr(model, "class_names", None)
+        if names:
+            check_same_order(known, names, "names")
+        return self.targets(names or known)
 
     def of_data(self, masks: str | None) -> "Task":
         """The task for other data than those of its run.
@@ -348,13 +365,8 @@ class RowTask(Task):
         **options: Any,
     ) -> Any:
         from keras_vit.evaluation.batched_predict import output_rows
-        from keras_vit.images.preprocessing import check_same_order
 
-        known = getattr(model, "class_names", None)
-        if names:
-            check_same_order(known, names, "names")
-        targets = self.targets(names or known)
-        return self.measure(output_rows(model, data, split, targets, batch_size, seed))
+        return self.measure(output_rows(model, data, split, self.targets_of(model, names), batch_size, seed))
 
     @abc.abstractmethod
     def measure(self, found: "OutputRows") -> Any:

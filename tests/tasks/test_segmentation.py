@@ -70,6 +70,8 @@ def test_figures_of_a_run_are_those_of_numpy_at_the_masks_own_sizes(finished):
     worst = [answer.iou for answer in result.evaluation.worst]
     assert len(worst) == 3
     assert worst == sorted(worst)
+    with pytest.raises(ValueError, match="in the order of the model's outputs"):
+        result.task.evaluate(result.model, data, names=("ground", "blue", "red"))
 
 
 def test_run_learns_with_a_frozen_encoder_and_the_best_epoch_is_by_mean_iou(finished):
