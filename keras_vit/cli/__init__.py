@@ -206,7 +206,7 @@ class _Parser(argparse.ArgumentParser):
         return found, rest
 
     def _check_position(self, word: str) -> None:
-        """Refuses an option with the name of an argument that has none, before that is said to be missing."""
+        """Refuses an option with the name of a positional argument, before argparse reports that one as missing."""
         name = word.partition("=")[0]
         given = name.removeprefix("--")
         found = [self.positions[each] for each in (_PHOTOS if given in _PHOTOS else (given,)) if each in self.positions]

@@ -136,7 +136,7 @@ def depth_metrics(
         max_depth: above which targets do not count.
         crop: the part of each image that counts; see `depth_crop`.
         inclusive: whether targets of exactly the range's ends count, as for Depth Anything V2.
-        clamp: whether predictions are brought into the range before.
+        clamp: whether predictions are clamped to the range first.
 
     Returns:
         `delta1` to `delta3`: shares of pixels within factors of 1.25, its square and its cube. `abs_rel`, `sq_rel`,

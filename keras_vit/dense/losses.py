@@ -1,6 +1,6 @@
-"""Losses of masks and depths, as functions and as `keras.losses.Loss`. Each is a scalar in float32, and never NaN.
+"""Losses of masks and depths, functions and `keras.losses.Loss`. Each is a float32 scalar, 0 without valid pixels.
 
-Invalid pixels are replaced before a logarithm, since a product with 0 behind it has a gradient of NaN.
+Invalid pixels are replaced before the logarithm; masked after it, their gradients would be NaN.
 """
 
 from collections.abc import Callable

@@ -21,16 +21,16 @@ LabelRule = Literal["ade20k", "cityscapes"]
 
 @dataclasses.dataclass(frozen=True)
 class SegmentationScores:
-    """Measures of one confusion matrix for a whole split, in [0, 1]; NaN for a class that is nowhere.
+    """Measures of one confusion matrix for a whole split, in [0, 1]; NaN for an absent class.
 
     Args:
         iou: `(K,)`, intersection over union of each class; 0 for one that is only predicted.
-        mean_iou: over the classes that are somewhere.
+        mean_iou: over the classes in labels or predictions.
         accuracy: share of the pixels that count.
         class_accuracy: `(K,)`, share of each class's pixels.
         mean_class_accuracy: over the classes that have labels.
         dice: `(K,)`.
-        mean_dice: over the classes that are somewhere.
+        mean_dice: over the classes in labels or predictions.
         confusion: int64 `(K, K)`, rows of labels and columns of predictions.
     """
 
@@ -133,11 +133,11 @@ class SegmentationIoU(keras.metrics.Metric):
         self.confusion.assign_add(ops.reshape(counted, self.confusion.shape))
 
     def result(self) -> Any:
-        """The mean over classes that are somewhere; 0 before any pixel."""
+        """The mean over the classes in labels or predictions; 0 before any pixel."""
         right = ops.diagonal(self.confusion)
         union = ops.sum(self.confusion, 0) + ops.sum(self.confusion, 1) - right
-        is_somewhere = ops.cast(union > 0, "float32")
-        return ops.sum(right / ops.maximum(union, 1)) / ops.maximum(ops.sum(is_somewhere), 1)
+        is_present = ops.cast(union > 0, "float32")
+        return ops.sum(right / ops.maximum(union, 1)) / ops.maximum(ops.sum(is_present), 1)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments."""

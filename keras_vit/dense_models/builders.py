@@ -1,6 +1,6 @@
 """From names and files to models of maps: `segmenter` and `depth_estimator`.
 
-A published head is read with its encoder, that beside it, or that of the caller; a fresh one is put on any encoder.
+The encoder of a published head is in its file, in a folder next to it, or passed; a fresh head takes any encoder.
 """
 
 import dataclasses
@@ -92,8 +92,8 @@ def segmenter(
         head: of a fresh one, `"linear"`, BatchNorm and a convolution of one pixel on the last block; `"linear4"`, on
             four: for DINOv3 evenly spread, else the last; or `"dpt"`, of Dense Prediction Transformers.
         weights: of a published head, or one that `save_checkpoint` wrote: a file, a folder, `"hf:owner/repository"` or
-            an https URL. Its names tell what it is, and a `config.json` beside it. DINOv2's and DINOv3's heads are
-            published alone: the encoder is that of `encoder`, or stands in the folder `encoder` beside the file.
+            an https URL. Its names tell what it is, and a `config.json` in its folder. DINOv2's and DINOv3's heads are
+            published alone: the encoder is the argument `encoder`, or in the folder `encoder` next to the file.
         classes: K. Another number than the file's gets a new last layer, whose kernel is zero.
         blocks: numbers of the passed blocks that the head reads; by default the family's.
         input_shape: `(H, W, C)`, any H and W for heads that pad, as those of DINOv2 and DINOv3: zeros around the
@@ -251,7 +251,7 @@ class _Wanted:
 
 @dataclasses.dataclass(frozen=True)
 class _Ranges:
-    """What a caller says of depths."""
+    """Arguments of a caller that concern depths."""
 
     depth_range: Sequence[float] | None
     max_depth: float | None
@@ -339,7 +339,7 @@ def _depths(found: HeadCheckpoint | None, fresh: str, head: str | None, given: _
 
 
 def _open(wanted: _Wanted, found: HeadCheckpoint | None) -> _Opened:
-    """The encoder of the caller, of the head's file, or that beside it, and maps of its taps."""
+    """The encoder of the caller, of the head's file, or of the folder next to it, and maps of its taps."""
     facts = {} if found is None else found.facts
     layouts = ("", "") if found is not None else _FRESH[wanted.task, str(wanted.head)]
     pads = found.layout.pads if found is not None else HEAD_LAYOUTS[layouts[1]].pads
@@ -367,16 +367,16 @@ def _open(wanted: _Wanted, found: HeadCheckpoint | None) -> _Opened:
     row = dataclasses.replace(row, normed=facts.get("normed", row.normed))
     count, joined = _taps_of(row, found, wanted.head, encoder.model)
     maps, numbers = _taps(encoder, row, _blocks(wanted, found), count, joined)
-    says = f"{row.software}, by default"
+    default = f"{row.software}, by default"
     values = {"blocks": numbers, "normed_taps": row.normed, "class_token_in_taps": joined, "padding": pads}
-    sources = {"blocks": "the caller" if wanted.blocks else "the file's metadata" if "blocks" in facts else says}
+    sources = {"blocks": "the caller" if wanted.blocks else "the file's metadata" if "blocks" in facts else default}
     return _Opened(
-        encoder, row, found, maps, numbers, {name: (str(v), sources.get(name, says)) for name, v in values.items()}
+        encoder, row, found, maps, numbers, {name: (str(v), sources.get(name, default)) for name, v in values.items()}
     )
 
 
 def _blocks(wanted: _Wanted, found: HeadCheckpoint | None) -> Sequence[int] | str | None:
-    """The taps that the caller or the file says, `"last"` for a file of Depth Anything's first version, or `None`."""
+    """The taps of the caller or of the file, `"last"` for a file of Depth Anything's first version, or `None`."""
     if wanted.blocks is not None or found is None:
         return wanted.blocks
     first = found.layout.name == "depth_anything" and found.path.name.startswith(_FIRST_VERSION)
@@ -386,7 +386,7 @@ def _blocks(wanted: _Wanted, found: HeadCheckpoint | None) -> Sequence[int] | st
 def _taps_of(
     row: HeadLayout, found: HeadCheckpoint | None, head: str | None, model: VisionTransformer
 ) -> tuple[int, bool]:
-    """How many taps a head reads, and whether the class token is joined behind each patch."""
+    """How many taps a head reads, and whether the class token is concatenated to each patch."""
     if row.kind == "dpt":
         fresh = row.name.startswith("huggingface") and bool(model.config.num_prefix_tokens)
         return 4, "readout_0/kernel" in found.tensors if found is not None else fresh
@@ -434,7 +434,7 @@ def _taps(
 
 
 def _outputs(opened: _Opened, count: int | None, strict: bool) -> tuple[Tensor, list[str]]:
-    """What the head puts out, and lines on what of it is new."""
+    """Outputs of the head, and report lines on its new weights."""
     if opened.found is None:
         layer = fresh_head(opened.row, count or 1, opened.encoder.model.config, [m.shape[-1] for m in opened.maps])
         return layer(opened.maps), []
@@ -516,7 +516,7 @@ def fresh_head(row: HeadLayout, count: int, config: ViTConfig, widths: Sequence[
 def filled_head(
     found: HeadCheckpoint, count: int, patch_size: int, shapes: Sequence[Shape], strict: bool
 ) -> tuple[keras.layers.Layer, list[str]]:
-    """A head with the weights of its file, and lines on what is new.
+    """A head with the weights of its file, and report lines on new weights.
 
     Args:
         found: the file's head.
@@ -598,10 +598,10 @@ def open_encoder(
     pads: bool,
     resize_method: str | None,
     strict: bool,
-    beside_head: bool = False,
+    shares_file: bool = False,
     num_heads: int | None = None,
 ) -> Encoder:
-    """An encoder upon an input of its own.
+    """An encoder with an input of its own.
 
     Args:
         encoder: a `VisionTransformer`, a `ViTConfig`, the name of a variant, or `None` for that of `weights`.
@@ -610,7 +610,7 @@ def open_encoder(
         pads: whether zeros are put around images that patches do not tile.
         resize_method: of the position table, or `None`.
         strict: whether to refuse weights that must be adapted.
-        beside_head: whether the file of `weights` holds a head too, which is left aside.
+        shares_file: whether the file of `weights` holds a head too, which is not read.
         num_heads: of the encoder, where its file does not say.
 
     Raises:
@@ -625,20 +625,20 @@ def open_encoder(
         shape: Shape = (side, side, 3)
         warnings.warn(
             f"the encoder {encoder if isinstance(encoder, str) else 'of this config'} has random weights, so its maps "
-            "say nothing yet. Pass a loaded one: `encoder=keras_vit.build(..., weights=..., include_top=False)`.",
+            "mean nothing yet. Pass a loaded one: `encoder=keras_vit.build(..., weights=..., include_top=False)`.",
             stacklevel=4,
         )
     else:
         config, shape = config_and_shape(weights, **fields)
     images, padded = _inputs(shape if input_shape is None else input_shape, config, pads)
     adapted: dict[str, Any] = (
-        {} if weights is None else {"strict": strict and not beside_head, "resize_method": resize_method} | fields
+        {} if weights is None else {"strict": strict and not shares_file, "resize_method": resize_method} | fields
     )
     model = build(encoder, include_top=False, pooling="none", weights=weights, input_tensor=padded, **adapted)
     unread = {} if weights is None else unread_arrays(weights, model.weights_layout)
-    report = tuple(line for line in model.load_report if not (beside_head and _OF_HEAD.match(line)))
+    report = tuple(line for line in model.load_report if not (shares_file and _OF_HEAD.match(line)))
     adaptations = [line for line in report if not line.startswith("set aside")]
-    if strict and beside_head and adaptations:
+    if strict and shares_file and adaptations:
         raise CheckpointError(
             "with `strict=True` a file must fit as it is.\n"
             f"Received: {weights}, which would need: {'; '.join(adaptations)}. Pass strict=False to allow this."

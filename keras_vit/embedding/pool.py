@@ -47,7 +47,7 @@ class JobSetup(NamedTuple):
     Attributes:
         folder: of the job, as an absolute path.
         manifest: of the job.
-        photos: their absolute top and the states of shards; a task brings the entries.
+        photos: their absolute top and the states of shards; entries come with each task.
         embedder: that is opened by each process.
     """
 
@@ -68,7 +68,7 @@ class Pool(concurrent.futures.ProcessPoolExecutor):
         setup: of the job whose parts are computed.
 
     Attributes:
-        rows: numbers of computed rows, by the description of a part; `receive` brings them up to date.
+        rows: numbers of computed rows, by the description of a part; `receive` updates them.
 
     Raises:
         WorkerError: at the end of the `with` statement, in place of `BrokenProcessPool`.

@@ -1,4 +1,4 @@
-"""What a model of classes for each pixel comes to on a split: one confusion matrix at the masks' own sizes."""
+"""Measures of a segmentation model on a split: one confusion matrix at the masks' own sizes."""
 
 import dataclasses
 import heapq
@@ -24,8 +24,8 @@ _ROWS = 1 << 22  # numbers of one block of rows that are resized to a mask
 
 HEADER = ("class", "share", "IoU", "recall")
 _MEANINGS = (
-    "Mean IoU: the pixels that are of a class in mask and answer both, over those that are so in one of them; the mean "
-    "of the classes that are somewhere. All photos count together, at the masks' own sizes.",
+    "Mean IoU: the pixels of a class in both mask and answer, over the pixels of it in at least one of them; the mean "
+    "of the classes that are in a mask or an answer. All photos count together, at the masks' own sizes.",
     "Pixel accuracy: the share of the pixels that count whose class is right.",
     "Share: of a class in the pixels of the masks that count. Recall: the share of its pixels that is found.",
     "Loss: cross-entropy of the pixels that count, at the model's size.",
@@ -76,7 +76,7 @@ class SegmentationEvaluation:
 
     @property
     def classes(self) -> list[dict[str, Any]]:
-        """Each class with its share of the pixels that count, in order; `None` for what is nowhere."""
+        """Each class with its share of the pixels that count, in order; `None` for an absent class."""
         pixels = self.scores.confusion.sum(axis=1)
         rows = zip(self.class_names, pixels, self.scores.iou, self.scores.class_accuracy, strict=True)
         return [

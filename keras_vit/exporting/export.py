@@ -95,7 +95,7 @@ def export(
             - `activation`: from logits to scores, `"softmax"` or `"sigmoid"`, if the model ends in logits. By default
               sigmoid if several labels may be right, else softmax.
             - `name`: of the served model; by default that of `path`.
-            - `print_fn`: takes a line before each step that may last, as `print`; by default nothing is said.
+            - `print_fn`: takes a line before each step that may last, as `print`; by default nothing is printed.
 
             A SavedModel also has these:
 

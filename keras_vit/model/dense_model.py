@@ -32,7 +32,7 @@ class DenseModel(ImageModel):
     Attributes:
         task: `"segmentation"` or `"depth"`.
         config: the `ViTConfig` of the encoder.
-        preprocessing: the `Preprocessing` record; call it to bring a photo to the model's size and scale.
+        preprocessing: the `Preprocessing` record; call it to resize and normalise photos.
         class_names: names of the K classes, or `None`.
         unit: of depths, `"metres"` or `"inverse"`; `None` of classes.
         depth_range: smallest and largest depth of bins and clamp, or `None`.

@@ -54,7 +54,7 @@ def _read_table(file: Any) -> dict[str, float]:
         if [name.strip().lower() for name in header] != ["class", "weight"]:
             raise ValueError(f"its first line is {','.join(header)!r}")
         if repeated := [name for name, count in Counter(row[0] for row in rows).items() if count > 1]:
-            raise ValueError(f"{repeated[0]!r} stands there twice")
+            raise ValueError(f"{repeated[0]!r} is given twice")
         return {name: float(weight) for name, weight in rows}
     except (OSError, ValueError, TypeError) as error:
         fault = getattr(error, "strerror", None) or error

@@ -1,7 +1,7 @@
 """Segmentation: one of K classes for each pixel, learned from masks by a head on a frozen encoder.
 
-The best epoch is that of the highest mean IoU, by one confusion matrix over the validation set. What a run comes to is
-measured at the masks' own sizes.
+The best epoch is that of the highest mean IoU, by one confusion matrix over the validation set. The result of a
+run is measured at the masks' own sizes.
 """
 
 import csv
@@ -44,7 +44,7 @@ class Segmentation(Task):
         map_head: `"linear"`, BatchNorm and a convolution of one pixel on the last block, or `"linear4"`, on four.
         masks: folder of masks with the stems of the photos; or `"ade20k"`, `"voc"` or `"cityscapes"`, for data as these
             are published. By default those of a table with the columns `path` and `mask`, or of the folder `masks` or
-            `annotations` beside `images` in the data.
+            `annotations` next to `images` in the data.
         mask_rule: from levels to classes: `"ade20k"`, where 0 does not count and others move down by one, or
             `"cityscapes"`, of `labelIds`; by default that of the layout, else levels are classes.
         class_names: K names in their order, with commas between them; or a file: `.txt` with one in each line, or

@@ -554,11 +554,11 @@ class StopSignals:
 
     def _leave_at_second(self, pipe: int) -> None:
         """Waits for two signals, or until the other end of the pipe is closed."""
-        heard = 0
+        count = 0
         with contextlib.suppress(OSError):
             while content := os.read(pipe, 1):
-                heard += content[0] in _STOP_SIGNALS
-                if heard >= 2 and signal.getsignal(content[0]) == self._handle and self._is_in_loop():
+                count += content[0] in _STOP_SIGNALS
+                if count >= 2 and signal.getsignal(content[0]) == self._handle and self._is_in_loop():
                     os._exit(128 + content[0])
         with contextlib.suppress(OSError):
             os.close(pipe)

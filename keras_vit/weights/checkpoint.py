@@ -554,7 +554,7 @@ def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]],
         )
 
 
-_BRING = "The file may be cut short, or of another model: bring it again, or put its own config.json beside it."
+_BRING = "The file may be cut short, or of another model: bring it again, or put its own config.json next to it."
 
 
 def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:

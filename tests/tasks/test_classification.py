@@ -76,7 +76,7 @@ def test_weights_of_classes_are_read_by_name(tmp_path):
     [
         ("balancd", "Did you mean 'balanced'"),
         ("class,weigth\na,1\n", "first line is 'class,weigth'"),
-        ("class,weight\na,1\na,2\n", "'a' stands there twice"),
+        ("class,weight\na,1\na,2\n", "'a' is given twice"),
         ("class,weight\na,one\n", "'one'"),
         ("class,weight\na\n", "unpack"),
         ({"0": 1.0, "1": 0.0, "2": 1.0}, "above 0"),

@@ -80,7 +80,7 @@ def scale_crop(
 
     Args:
         pixels: `(H, W, C)`.
-        mask: int32 `(H, W)`, or `None` for one of nothing, whose window is drawn once.
+        mask: int32 `(H, W)`, or `None`: then the window is drawn once.
         record: `Augmentation`.
         image_size: `(H, W)` of the result.
         seed: `(2,)` integer tensor.

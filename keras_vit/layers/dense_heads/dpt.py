@@ -70,7 +70,7 @@ class ResidualUnit(CompositeLayer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Fusion(CompositeLayer):
-    """Adds a map to the running one, refines it, and brings it to a larger size with its corners in place.
+    """Adds a map to the running one, refines it, and resizes it with aligned corners.
 
     Args:
         features: F, channels.
@@ -138,7 +138,7 @@ class DPTHead(CompositeLayer):
     """Maps of four taps at 4, 2, 1 and 1/2 times the patch grid, joined from the deepest one, and an end.
 
     Args:
-        channels: of the four maps before they are brought to F.
+        channels: of the four maps before the convolutions to F.
         features: F, channels of the fusions.
         outputs: K: classes, bins, or 1.
         readout: whether patch and class token, joined in the taps, are mapped to D by a dense layer and exact GELU.

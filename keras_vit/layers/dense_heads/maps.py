@@ -14,7 +14,7 @@ from keras_vit.layers.configurable import ConfiguredLayer
 
 @keras.saving.register_keras_serializable("keras_vit")
 class PadToMultiple(ConfiguredLayer):
-    """Puts zeros around images, so that patches tile them.
+    """Pads images with zeros to multiples of the patch.
 
     Args:
         multiple: pixels of a side of a patch.
@@ -62,15 +62,15 @@ class PadToMultiple(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class TapMaps(ConfiguredLayer):
-    """Brings the tokens of several blocks to maps of the patch grid.
+    """Reshapes the tokens of several blocks to maps of the patch grid.
 
-    The encoder's own last tokens are an input too, though only those of blocks are read: so a model of taps without
-    the last LayerNorm still has its weights.
+    The encoder's output is an input too and is not read: with it, a model whose taps skip the last LayerNorm still
+    has its weights.
 
     Args:
         patch_size: P, side of a patch in pixels.
-        num_prefix_tokens: how many tokens stand before the patches.
-        class_token: whether the first prefix token is joined behind the channels of each patch.
+        num_prefix_tokens: number of tokens before the patches.
+        class_token: whether the first prefix token is concatenated to the channels of each patch.
 
     Call arguments:
         inputs: a list: padded images `(B, H, W, C)`, the encoder's tokens, and tokens `(B, T, D)` of each tap.

@@ -1,4 +1,4 @@
-"""The row of a published head that makes maps: its names, and what no tensor of it says."""
+"""The layout of a published dense head: its names, and what its tensors do not say."""
 
 import dataclasses
 import functools
@@ -25,13 +25,13 @@ class HeadLayout:
         kind: of the head: `"linear"`, of classes or bins, or `"dpt"`.
         requires: regular expressions of whole names below the prefix; each must match one.
         names: `{(prefix here, prefix in a file): layers}`, of layers inside the head's.
-        prefix: what stands before all names of the head.
-        encoder: what may stand before names of an encoder in the same file, by layouts of encoders.
-        encoder_layouts: those layouts.
+        prefix: of all names of the head.
+        encoder: prefixes of an encoder in the same file.
+        encoder_layouts: of such an encoder.
         task: `"segmentation"` or `"depth"`.
         ignores: names below the prefix that no forward pass reads, and that are written back as they were.
         normed: whether the encoder's last LayerNorm is applied to every tap.
-        class_token: whether the class token is joined behind each patch of a tap of a linear head.
+        class_token: whether a linear head reads the class token, concatenated to each patch.
         taps: how several taps are spread, by a rule of `tap_blocks`.
         pads: whether images are padded around their centre, and outputs resized to the unpadded size.
         resize: how the output is resized to the image.
@@ -62,7 +62,7 @@ class HeadLayout:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def parts_of(self, names: Collection[str]) -> tuple[str, dict[str, str]] | None:
-        """What stands before all names of a file of this layout, and `{name: name below the prefix}` of the head.
+        """The prefix of all names of a file of this layout, and `{name: name below the prefix}` of the head.
 
         `None` for a file of another layout. Names of an encoder are not among them.
         """
@@ -133,7 +133,7 @@ def dpt_names(words: Mapping[str, str], numbers: Mapping[str, Sequence[str]]) ->
 
 
 def counted(name: str, numbers: Iterable[int] = range(4)) -> tuple[str, ...]:
-    """Four names, of which only some numbers are there."""
+    """Four names, empty for other numbers."""
     return tuple(name.format(number) if number in numbers else "" for number in range(4))
 
 

@@ -106,7 +106,7 @@ def _has_one_size(architecture: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def _compare_pooling(config: dict, architecture: str, arguments: Mapping[str, Any], reading: Reading) -> None:
-    """A remark on a `global_pool` that timm writes beside `model_args`, and does not read."""
+    """A remark on a `global_pool` outside of `model_args`, which timm does not read."""
     known, word = config_of_timm(architecture), config.get("global_pool")
     if known is None or word is None or "global_pool" in arguments or timm_class(architecture) != "VisionTransformer":
         return

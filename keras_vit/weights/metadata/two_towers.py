@@ -17,7 +17,7 @@ _OF_TRAINING = (
     *("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate", "patch_dropout_rate"),
     *("rematerialize", "last_block_outputs"),
 )
-# What the towers of transformers' classes have besides sizes: of images, and of texts.
+# Fields of the towers of transformers' classes, without sizes: of images, and of texts.
 _IMAGES: Mapping[str, Mapping[str, Any]] = {
     "clip": {"patch_bias": False, "class_token": True, "pre_norm": True},
     "siglip": {"class_token": False, "pooling": "map"},
