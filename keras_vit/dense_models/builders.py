@@ -202,8 +202,8 @@ def depth_estimator(
     check_choice("output_size", output_size, ("image", "head"))
     wanted = _Wanted(DEPTH, encoder, head, blocks, input_shape, resize_method, strict)
     found = _head(wanted, weights)
-    ranges = _Ranges(depth_range, max_depth, bins, normalise)
-    depths = _depths(found, _FRESH[DEPTH, head][1] if head is not None else "", head, ranges)
+    fresh = _FRESH[DEPTH, head][1] if head is not None else ""
+    depths = _depths(found, fresh, head, depth_range, max_depth, bins=bins, normalise=normalise)
     opened = _open(wanted, found)
     outputs, lines = _outputs(opened, _BINS if opened.row.rule == "bins" else 1, strict)
     if opened.row.rule == "bins":
@@ -250,16 +250,6 @@ class _Wanted:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Ranges:
-    """Arguments of a caller that concern depths."""
-
-    depth_range: Sequence[float] | None
-    max_depth: float | None
-    bins: str
-    normalise: str
-
-
-@dataclasses.dataclass(frozen=True)
 class _Depths:
     """From numbers to depths."""
 
@@ -303,27 +293,34 @@ def _head(wanted: _Wanted, weights: FilePath | None) -> HeadCheckpoint | None:
     return found
 
 
-def _depths(found: HeadCheckpoint | None, fresh: str, head: str | None, given: _Ranges) -> _Depths:
+def _depths(
+    found: HeadCheckpoint | None,
+    fresh: str,
+    head: str | None,
+    depth_range: Sequence[float] | None,
+    max_depth: float | None,
+    **ways: str,
+) -> _Depths:
     """How a head's numbers become depths, by the caller, the file, and its layout."""
     row = HEAD_LAYOUTS[fresh] if found is None else found.layout
     facts = {} if found is None else found.facts
     if row.rule in ("bins", "range"):
-        between = given.depth_range or facts.get("depth_range")
-        if between is None or len(tuple(between)) != 2 or not 0 < between[0] < between[1] or given.max_depth:
+        between = depth_range or facts.get("depth_range")
+        if between is None or len(tuple(between)) != 2 or not 0 < between[0] < between[1] or max_depth:
             raise ArgumentError(
                 "a head of depths needs their range, which no file holds: the smallest and the largest in metres, "
-                f"above 0.\nReceived: depth_range={given.depth_range!r}, max_depth={given.max_depth!r}. DINOv2's heads "
+                f"above 0.\nReceived: depth_range={depth_range!r}, max_depth={max_depth!r}. DINOv2's heads "
                 "of NYU have depth_range=(0.001, 10), those of KITTI (0.001, 80).",
                 parameters=("depth_range", "max_depth"),
             )
-        ways = facts.get("bins", given.bins), facts.get("normalise", given.normalise)
-        return _Depths(row.rule, tuple(map(float, between)), row.unit, *ways)
-    largest = given.max_depth or facts.get("max_depth")
+        ways = {name: facts.get(name, value) for name, value in ways.items()}
+        return _Depths(row.rule, tuple(map(float, between)), row.unit, **ways)
+    largest = max_depth or facts.get("max_depth")
     named = found is not None and "metric" in found.path.name
-    if given.depth_range is not None or (largest is None and (named or head == "dpt_metric")):
+    if depth_range is not None or (largest is None and (named or head == "dpt_metric")):
         raise ArgumentError(
             "a head of metres needs its largest depth, and no other range.\n"
-            f"Received: max_depth={given.max_depth!r}, depth_range={given.depth_range!r}. Pass max_depth=20 for files "
+            f"Received: max_depth={max_depth!r}, depth_range={depth_range!r}. Pass max_depth=20 for files "
             "of Hypersim, 80 for Virtual KITTI.",
             parameters=("max_depth", "depth_range"),
         )

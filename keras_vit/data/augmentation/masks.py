@@ -12,7 +12,7 @@ from keras_vit.data.augmentation.records import Augmentation
 
 # Numbers of the random draws for an image.
 _SCALE, _CORNER, _FLIP, _COLORS = range(20, 24)
-_DRAWS = 10  # of a crop, until no class fills too much of it
+_DRAWS = 10  # more of a crop, until no class fills too much of it
 _LONGEST = 4  # times the longer side of the result that a resized photo has at ratio 1 at most: (2048, 512)
 _BRIGHTNESS, _CONTRAST, _HUE = 32.0, (0.5, 1.5), 0.1  # levels, factors (of saturation too), part of the colour circle
 
@@ -74,9 +74,9 @@ def scale_crop(
 ) -> tuple[Tensor, Tensor]:
     """A window of an image that was resized by a random ratio and keeps its aspect.
 
-    At ratio 1 the image just covers `image_size`, but for very long ones. The window is drawn up to 10 times, until at
-    most `record.most_of_one_class` of its pixels that count are of one class. Where the image ends it is padded, at the
-    bottom and right.
+    At ratio 1 the image just covers `image_size`, but for very long ones. The window is drawn again up to 10 times,
+    until at most `record.most_of_one_class` of its pixels that count are of one class. Where the image ends it is
+    padded, at the bottom and right.
 
     Args:
         pixels: `(H, W, C)`.
