@@ -75,6 +75,7 @@ def test_options_reach_the_function(run, fake, trained, photos, tmp_path, monkey
     assert (task.name, task.opset) == ("my.trees", 17)
     assert task.calibration_photos.shape == (3, 28, 36, 3)
     served = register(monkeypatch, "saved_model", FakeFormat(""))
+    monkeypatch.setattr(served, "open_runtime", lambda place: pytest.fail("compares"))
     options = "--top 2 --max-bytes 99999 --max-pixels 9999 --max-batch 3 --no-verify"
     assert run(trained / "best.keras", tmp_path / "x", *options.split())[::2] == (0, [])
     (task,) = served.jobs

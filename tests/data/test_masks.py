@@ -195,10 +195,17 @@ def test_known_layouts(tmp_path):
     (voc / "SegmentationClass" / "b.png").unlink()
     with pytest.raises(ValueError, match=r"1 files that are not there, as .*b\.png"):
         open_source(voc, targets=MaskTargets("voc"))
+    write(voc / "SegmentationClassAug" / "a.png", np.ones(size, "uint8"), True)
+    write(voc / "SegmentationClassAug" / "b.png", levels % 3, True)
+    (lists / "trainaug.txt").write_text("a\nb\n")
+    (lists / "val.txt").unlink()
+    with pytest.warns(UserWarning, match="classes"):
+        split = open_source(voc, targets=MaskTargets("voc")).split("train")
+    assert (split.size, split.counts[:, 0].tolist()) == (2, [0, (levels % 3 == 0).sum()])
 
 
 def test_mask_moves_with_its_photo_and_a_step_decides_both(folder):
-    """Squares are told by their colours: whatever crop and flip do, the mask has them where the photo has."""
+    """Squares are recognised by their colours: whatever crop and flip do, the mask has them where the photo has."""
     source = open_source(folder, targets=MaskTargets())
     options = {"batch_size": 4, "preprocessing": RULE, "training": True, "seed": 3}
     plain = Augmentation(crop="scale_crop")
@@ -246,8 +253,12 @@ def test_colors_stay_levels_and_change_in_most_draws():
     found = [distort_colors(pixels, np.array([number, 5])).numpy() for number in range(16)]
     assert all(each.min() >= 0 and each.max() <= 255.001 for each in found)
     assert sum(not np.allclose(each, pixels, atol=0.01) for each in found) >= 12
-    grey = distort_colors(pixels[..., :1], np.array([3, 5])).numpy()
-    assert grey.shape == (8, 9, 1)
+    grey = np.linspace(90, 110, 12, dtype="float32").reshape(3, 4, 1)  # which nothing clips
+    lines = [np.polyfit(grey.ravel(), distort_colors(grey, np.array([i, 5])).numpy().ravel(), 1) for i in range(64)]
+    contrasts, offsets = np.array(lines).T
+    assert 20 < (np.abs(contrasts - 1) > 0.01).sum() < 44
+    assert 20 < (np.abs(offsets) > 0.5).sum() < 44
+    assert 0.499 < contrasts.min() < 0.6 < 1.4 < contrasts.max() < 1.501
 
 
 @pytest.mark.parametrize(("augmentation", "words"), [("inception", "crop='inception'"), ("augreg-light1", "randaug")])

@@ -139,8 +139,13 @@ def test_losses_and_the_measure_train_a_model_and_come_back(tmp_path):
     assert without_first.result() == 1  # whatever is predicted where the label does not count
     mean = np.mean([dense.cross_entropy(found[i : i + 2], labels[i : i + 2]) for i in (0, 2, 4)])
     assert loss == pytest.approx(mean, abs=1e-6)
-    for loss in (dense.Dice(smooth=2.0), dense.SigLoss(True), dense.SiLogLoss(0.85), dense.GradientLoss("depth")):
-        assert type(loss).from_config(loss.get_config()).get_config() == loss.get_config()
+    for kind, given in (
+        *((dense.Dice, {"smooth": 2.0}), (dense.SigLoss, {"warm_up": True})),
+        *((dense.SiLogLoss, {"weight": 0.85}), (dense.GradientLoss, {"space": "depth"})),
+    ):
+        config = kind(**given).get_config()
+        assert config == config | given
+        assert kind.from_config(config).get_config() == config
 
 
 LOGITS = np.zeros((1, 2, 2, 3), "float32")

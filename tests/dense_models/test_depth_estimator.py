@@ -294,16 +294,21 @@ def test_ranges_that_no_file_holds_are_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("head", "arguments"),
-    [("linear4", RANGE | {"bins": "log", "normalise": "softmax"}), ("dpt_metric", {"max_depth": 5.0})],
+    ("head", "arguments", "rules"),
+    [
+        ("linear4", RANGE | (rules := {"bins": "log", "normalise": "softmax"}), rules),
+        ("dpt_metric", {"max_depth": 5.0}, {"rule": "sigmoid", "depth_range": (0.0, 5.0)}),
+    ],
 )
-def test_fresh_heads_learn_depths(head, arguments):
+def test_fresh_heads_learn_depths(head, arguments, rules):
     photos = images(4, 24, 32, 3)
     targets = np.full((4, 24, 32), 3.0, "float32")
     targets[:, :, :16] = 1.0
     photos[:, :, 16:] *= 0.1
     model = keras_vit.depth_estimator(encoder(num_layers=4, input_shape=(24, 32, 3)), head, **arguments)
     assert (model.unit, model.output_shape) == ("metres", (None, 24, 32))
+    config = model.get_layer("depths").get_config()
+    assert config == config | rules
     model.compile(keras.optimizers.Adam(0.01), "mae", run_eagerly=True)
     losses = model.fit(photos, targets, 4, 5, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
@@ -315,6 +320,7 @@ def test_a_segmenter_of_dpt_has_classes_of_the_image():
     model = keras_vit.segmenter(encoder(num_layers=4, input_shape=(24, 40, 3)), "dpt", classes=3)
     assert numpy(model(images(1, 24, 40, 3))).shape == (1, 24, 40, 3)
     assert not model.normed
+    assert (model.head.end, model.head.unit_norm, model.head.unit_bias) == ("classes", True, False)
     sizes = keras_vit.segmenter(encoder(num_layers=4), "dpt", classes=3, input_shape=(None, None, 3))
     assert numpy(sizes(images(1, 24, 40, 3))).shape == (1, 24, 40, 3)
 

@@ -189,7 +189,7 @@ def is_same(arrays, others):
     return types[0] == types[1] and all(np.array_equal(arrays[key], others[key]) for key in arrays)
 
 
-def test_an_encoder_beside_a_head_is_written_with_what_nothing_reads(tmp_path):
+def test_an_encoder_next_to_a_head_is_written_with_what_nothing_reads(tmp_path):
     published = GOLDEN / "encoders" / "huggingface_dinov2"
     file = write_head("dinov2_seg_linear", tmp_path / "published")
     wider = {key: np.resize(array, [24 if side == 16 else side for side in array.shape]) for key, array in read(file)}

@@ -127,8 +127,8 @@ def test_check_counts_rows_and_names_what_is_missing_damaged_or_of_other_rows(jo
             assert code == bool(reason)
             assert not reason or f"part-00000.parquet, rows 0 to 3, {reason}" in errors[-1]
     write_part(job, manifest, 0, whole)
-    code, said, _ = run("embed", "--out", job, "--check")
-    assert (code, "60 rows in 15 parts" in said[0], "2 of them of broken photos" in said[0]) == (0, True, True)
+    code, printed, _ = run("embed", "--out", job, "--check")
+    assert (code, "60 rows in 15 parts" in printed[0], "2 of them of broken photos" in printed[0]) == (0, True, True)
     place = job / "part-00003.parquet"
     data = bytearray(place.read_bytes())
     data[300] ^= 1
@@ -206,10 +206,10 @@ def test_finished_job_sweeps_mends_its_list_and_names_copies_of_parts(photos, en
     shutil.copy(job / "part-00001.parquet", job / copy)
     code, _, errors = run("embed", "--out", job, "--check")
     assert (code, "from the manifest. `keras-vit embed` writes it again, if" in errors[-1]) == (1, True)
-    code, said, errors = run("embed", photos, "--model", engine, "--out", job)
+    code, printed, errors = run("embed", photos, "--model", engine, "--out", job)
     assert (code, left.exists(), (job / "photos.jsonl").read_text()) == (0, False, listed), errors
-    assert [line for line in said if "written again" in line]
-    assert [line for line in said if line.startswith(f"{copy} in ")]
+    assert [line for line in printed if "written again" in line]
+    assert [line for line in printed if line.startswith(f"{copy} in ")]
     code, _, errors = run("embed", "--out", job, "--check")
     assert (code, f"{copy} in" in errors[-1]) == (1, True)
 

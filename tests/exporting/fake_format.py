@@ -17,14 +17,14 @@ class FakeFormat(Format):
         jobs: what was asked for, in order.
         spoil: what becomes of the right answers to uint8 `(B, H, W, C)`.
         fault: what is called before anything is written.
-        beside: whether a second file is written beside the first.
+        writes_data: whether a second file is written, as ONNX does for its data.
     """
 
     name, title, precisions = "fake", "a fake", ("float32", "float16", "int8")
 
     def __init__(self, extension=".fake"):
         self.extension = extension
-        self.jobs, self.beside = [], False
+        self.jobs, self.writes_data = [], False
         self.spoil = lambda answers, pixels: answers
         self.fault = lambda: None
 
@@ -33,7 +33,7 @@ class FakeFormat(Format):
         file = place if self.extension else place / "saved_model.pb"
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(json.dumps(spec.metadata()).encode() if self.extension else empty_saved_model())
-        if self.beside:
+        if self.writes_data:
             place.with_name(f"{place.name}.data").write_text("weights")
         self.fault()
 

@@ -235,7 +235,7 @@ def test_another_backend_is_refused(model, fake, tmp_path, monkeypatch):
 
 def test_only_a_file_of_an_export_is_replaced_once_the_new_one_is_proven(model, fake, tmp_path):
     file, data = tmp_path / "x.fake", tmp_path / "x.fake.data"
-    fake.beside = True
+    fake.writes_data = True
     export(model, file, name="first")
     before, seen = file.read_bytes(), []
     fake.spoil = lambda answers, pixels: seen.append(file.read_bytes()) or answers

@@ -128,7 +128,7 @@ WRONG = {
 }
 
 
-def test_wrong_folds_and_a_scale_of_queries_left_out_are_seen(monkeypatch):
+def test_wrong_folds_and_a_scale_of_queries_left_out_are_detected(monkeypatch):
     model = model_of("token")
     copies = [folding.fold(model)[0]]
     for attention in folding._attentions(copies[0]):

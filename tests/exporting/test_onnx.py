@@ -154,6 +154,10 @@ def test_a_node_of_another_domain_is_refused(tmp_path):
         onnx.save(onnx.helper.make_model(graph, opset_imports=imports), tmp_path / "model.onnx")
         with pytest.raises(ExportError, match=r"com\.microsoft|FusedGelu"):
             writer.check_file(tmp_path / "model.onnx", 18)
+    graph.node[0].CopyFrom(onnx.helper.make_node("Relu", ["x"], ["y"]))
+    onnx.save(onnx.helper.make_model(graph, opset_imports=imports), tmp_path / "model.onnx")
+    with pytest.raises(ExportError, match=r"opsets .*com\.microsoft"):
+        writer.check_file(tmp_path / "model.onnx", 18)
 
 
 def test_a_damaged_file_is_refused_by_checker_and_runtime(plain, tmp_path):

@@ -76,9 +76,9 @@ def test_both_towers_of_a_contrastive_run_are_timed(slow, tmp_path, locked, step
     image = keras_vit.build(CONFIG, input_shape=(12, 20, 3), include_top=False)
     text = keras_vit.build_text(keras_vit.TextConfig(40, 8, 12, num_layers=1, num_heads=2, mlp_dim=24))
     model = keras_vit.ContrastiveModel(image, text, lock_image=locked)
-    said = " ".join(said_of(prepared(model=model), tmp_path))
-    assert f"500 steps of {step} s" in said
-    assert "shorter:" not in said
+    printed = " ".join(said_of(prepared(model=model), tmp_path))
+    assert f"500 steps of {step} s" in printed
+    assert "shorter:" not in printed
 
 
 def test_checkpoints_on_another_disk_are_said_by_themselves(monkeypatch, tmp_path):

@@ -64,16 +64,16 @@ def test_what_compiles_is_said_and_left_out_of_the_time_left(monkeypatch):
 
 
 def test_first_epoch_that_is_too_short_to_measure_says_no_time(monkeypatch):
-    clock, said = Clock(), []
+    clock, printed = Clock(), []
     monkeypatch.setattr("keras_vit.runs.progress.time.monotonic", clock)
-    progress = Progress(Plan, said.append)
+    progress = Progress(Plan, printed.append)
     progress.on_train_begin()
     progress.on_epoch_begin(0)
     for batch in range(5):
         clock.now += 0.1
         progress.on_train_batch_end(batch)
     progress.on_epoch_end(0, {"loss": 1.25})
-    assert said[-1] == "epoch 1/2  1.2500        40"
+    assert printed[-1] == "epoch 1/2  1.2500        40"
 
 
 def test_long_run_says_early_what_it_will_take_and_a_line_each_minute(monkeypatch):

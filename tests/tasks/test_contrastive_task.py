@@ -242,9 +242,9 @@ def lora_on_three_devices():
         with pytest.raises(Died):
             run_of(table, folder / "killed", **options)
         patch.setattr(Dying, "at", None)
-        again, said = run_of(table, folder / "killed", **options, resume="must")
+        again, printed = run_of(table, folder / "killed", **options, resume="must")
         return {
-            "goes on": any(line.startswith("goes on from step ") for line in said),
+            "goes on": any(line.startswith("goes on from step ") for line in printed),
             "apart": largest_difference(one, three),
             "resumed": largest_difference(three, again),
         }
@@ -447,9 +447,9 @@ def test_captions_that_are_cut_are_counted_and_do_not_find_each_other(tmp_path):
     plan, model = types.SimpleNamespace(batch_size=2), TASK.complete(keras_vit.build(weights=WEIGHTS))
     with pytest.warns(UserWarning, match="captions") as given:
         TASK.prepare(model, plan, source, "reset")
-    said = [str(warning.message) for warning in given]
-    assert any(line == "10 of 14 captions are longer than 24 tokens and are cut." for line in said)
-    assert any(line.startswith("12 of 14 captions have the ids of another text, as 'a red bar' and ") for line in said)
+    words = [str(warning.message) for warning in given]
+    assert any(line == "10 of 14 captions are longer than 24 tokens and are cut." for line in words)
+    assert any(line.startswith("12 of 14 captions have the ids of another text, as 'a red bar' and ") for line in words)
     ranks = TASK.evaluate(model, path, "test").ranks["image_to_text"]
     assert (ranks[:10] >= 10).all()
 

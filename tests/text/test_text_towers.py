@@ -597,12 +597,12 @@ def test_scale_of_tipsv2_without_one_is_that_of_its_class(tmp_path):
     save_file({name: array for name, array in load_file(file).items() if name != "temperature"}, file)
     config = json.loads(file.with_name("config.json").read_text())
     del config["temperature_init_value"]
-    for said, scale in (
+    for fields, scale in (
         ({}, 5.28521),
         ({"temperature_init_value": 0.25}, np.log(4)),
         ({"temperature_init_value": 0}, 0),
     ):
-        file.with_name("config.json").write_text(json.dumps(config | said))
+        file.with_name("config.json").write_text(json.dumps(config | fields))
         with contextlib.nullcontext() if scale else pytest.raises(CheckpointError, match="above 0"):
             assert read_text_checkpoint(file).logit_scale_and_bias == pytest.approx((scale, 0.0))
 

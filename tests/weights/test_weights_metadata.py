@@ -257,7 +257,7 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
         ),
     ],
 )
-def test_what_transformers_json_says_and_is_not_understood_is_told_and_strict_refuses_it(folder, recwarn, files, line):
+def test_unknown_words_of_transformers_json_are_reported_and_strict_refuses_them(folder, recwarn, files, line):
     path = folder("huggingface_vit", **files)
     model = keras_vit.build("Ti/16", weights=path, **SIZES)
     of_photos = "config" not in files or any(word in line for word in ("Expecting", "Exceeds", "(list)", "photos of"))
