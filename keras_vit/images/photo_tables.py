@@ -75,6 +75,17 @@ def known_names(names: Sequence[str]) -> list[str]:
     return [known.get(name, name) for name in names]
 
 
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    """Raises for two columns that are one name to this package, of which one would be passed over."""
+    for known in _COLUMNS:
+        same = [name for name in dict.fromkeys(names) if name.lower() == known]
+        if len(same) > 1:
+            raise ValueError(
+                f"a table must have one column {known!r}, whose name may have capitals.\n"
+                f"Received: {str(path)!r} with the columns {' and '.join(map(repr, same))}. Rename one of them."
+            )
+
+
 @contextlib.contextmanager
 def open_table(path: Path, most_bytes: int = _MOST_BYTES) -> Iterator["PhotoTable | ParquetTable"]:
     """Opens a table.
@@ -109,7 +120,7 @@ class ParquetTable:
         file: its bytes.
 
     Raises:
-        ValueError: for a damaged file.
+        ValueError: for a damaged file, and for two columns of one known name, as `Label` and `label`.
         ImportError: without pyarrow.
     """
 
@@ -120,7 +131,8 @@ class ParquetTable:
         self._path = path
         with self._named_errors():
             self._file = pyarrow.parquet.ParquetFile(file)
-            self.columns = known_names(self._file.schema_arrow.names)
+        _check_columns(path, self._file.schema_arrow.names)
+        self.columns = known_names(self._file.schema_arrow.names)
 
     def rows(self, columns: Sequence[str] = ("path",)) -> Iterator[tuple[int, dict[Any, Any]]]:
         """The number and the cells of each row; any of them may have several lines."""
@@ -152,7 +164,8 @@ class PhotoTable:
         file: its text, opened with `newline=""`.
 
     Raises:
-        ValueError: if the cells of the first line have another sign than commas between them.
+        ValueError: if the cells of the first line have another sign than commas between them, and for two columns of
+            one known name.
     """
 
     def __init__(self, path: Path, file: TextIO) -> None:
@@ -203,6 +216,7 @@ class PhotoTable:
                 f"Received: {str(self.path)!r}, whose first line has {sign!r} between them: {names[0]!r}. Write "
                 "commas, as in 'path,label'."
             )
+        _check_columns(self.path, names)
         return known_names(names)
 
     def _check_quotes(self, row: dict[Any, Any], columns: Sequence[str]) -> None:

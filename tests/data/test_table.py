@@ -46,6 +46,28 @@ def test_names_of_columns_may_have_capitals_and_spaces(photos, header):
     assert open_source(table(photos, header, *lines)).sizes == {"train": 15, "test": 15}
 
 
+@pytest.mark.parametrize(
+    ("header", "both"),
+    [
+        ("path,Label,label", "'Label' and 'label'"),
+        ("path,LABEL,Label", "'LABEL' and 'Label'"),
+        ("path,label,Split,split", "'Split' and 'split'"),
+        ("Path,label,path", "'Path' and 'path'"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_two_columns_of_one_known_name_are_refused_with_both(photos, header, both, suffix):
+    names = header.split(",")
+    path = table(photos, header, ",".join("x" for _ in names))
+    if suffix == ".parquet":
+        pa, pyarrow = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        path = photos / "table.parquet"
+        pyarrow.write_table(pa.table({name: ["x"] for name in names}), path)
+    for opens in (open_source, list_photos):
+        with pytest.raises(ValueError, match=rf"one column '\w+'.*\n.*with the columns {both}\. Rename"):
+            opens(path)
+
+
 def test_classes_that_are_numbers_are_sorted_as_numbers(photos):
     lines = [f"{row.split(',')[0]},{number % 3 * 5}" for number, row in enumerate(rows_of(photos))]
     assert open_source(table(photos, "path,label", *lines)).class_names == ("0", "5", "10")

@@ -101,8 +101,9 @@ def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple
         rule = "the columns of a Parquet file must have names of their own"
         raise ShardError(rule, path, f"two columns {twice[0]!r}")
     _warn_unused_columns("photos", image, pictures)
-    _warn_unused_columns("labels", label, [name for name in (*LABELS, *classes) if name in schema.names])
-    if "split" in schema.names:
+    alike = [name for name in schema.names if label and name.lower() in LABELS]
+    _warn_unused_columns("labels", label, [*(name for name in (*LABELS, *classes) if name in schema.names), *alike])
+    if "split" in map(str.lower, schema.names):
         words = "Parquet shards have a column split, which is not read: names of files or folders say the split."
         warnings.warn(words, UserWarning, stacklevel=2)
     names = features.get(label or "", {}).get("names")

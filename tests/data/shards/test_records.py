@@ -227,14 +227,15 @@ def test_parquet_that_is_no_good_is_named(tmp_path, given, words):
 
 
 def test_second_column_of_photos_or_labels_is_reported(tmp_path):
-    more = {"jpg": pa.array(JPEGS[::-1]), "target": pa.array([1] * 6), "split": pa.array(["train"] * 6)}
+    more = {"jpg": pa.array(JPEGS[::-1]), "target": pa.array([1] * 6), "Split": pa.array(["train"] * 6)}
+    more["Label"] = pa.array([1] * 6)
     pq.write_table(table(**more), tmp_path / "a.parquet")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert read(tmp_path) == pairs()
     assert [str(each.message) for each in caught] == [
         "Parquet shards have several columns of photos: image is read, and jpg left out.",
-        "Parquet shards have several columns of labels: label is read, and target left out.",
+        "Parquet shards have several columns of labels: label is read, and target, Label left out.",
         "Parquet shards have a column split, which is not read: names of files or folders say the split.",
     ]
 
