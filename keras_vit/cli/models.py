@@ -123,9 +123,13 @@ def class_words(arguments: Namespace) -> list[str]:
 
 def read_lines(file: Path, name: str) -> list[str]:
     """The names on the lines of a file, for the option `name`."""
+    from keras_vit.data.label_checks import warn_numbered_class_names
+
     try:
         lines = read_regular(file, _MOST_BYTES).decode("utf-8-sig").splitlines()
-        return [line.strip() for line in lines if line.strip()]
+        names = [line.strip() for line in lines if line.strip()]
+        warn_numbered_class_names(names, file)
+        return names
     except FileKindError as error:
         fault = error.reason
     except UnicodeDecodeError:

@@ -13,6 +13,7 @@ from keras_vit.pages.formatting import printable
 _MISSING = {"nan", "null", "none", "na", "n/a", "<na>", "nat"}  # as pandas and SQL write one
 _SEVERAL = re.compile(r"\S[,;|]\S")  # "tench, Tinca tinca" is one name
 _NUMBER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
+_NUMBERED = re.compile(r"(\d{1,9})(\s*[:;.,)=|]\s*|\s+)\S", re.ASCII)
 _HIDDEN = "-1"  # the label that stands for an unknown one in many sets
 
 
@@ -75,6 +76,23 @@ def warn_doubtful_class_names(names: Iterable[str], of_several: str = _COLUMN_EA
     if several:
         warnings.warn(
             f"{_count_as(several, 'one class')}. If it stands for several labels of a photo, {of_several}",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def warn_numbered_class_names(names: Sequence[str], place: object) -> None:
+    """Warns of a list whose names all begin with numbers that count, as "0 cat", which are read as part of the names.
+
+    Args:
+        names: as they are read.
+        place: the file that has them.
+    """
+    numbers = [int(found[1]) for name in names if (found := _NUMBERED.match(name))]
+    if len(names) > 1 and sorted(numbers) in ([*range(len(names))], [*range(1, len(names) + 1)]):
+        warnings.warn(
+            f"the class names of {printable(place)} begin with numbers, which are read as part of them, as "
+            f"{names[0]!a}. Remove the numbers if they only count; the order of the lines is that of the classes.",
             UserWarning,
             stacklevel=2,
         )

@@ -99,6 +99,11 @@ def _check_names(source: Source) -> None:
             "the names of classes or targets must differ, to tell these apart.\n"
             f"Received: {source.name!r} with {', '.join(map(repr, twice[:5]))} more than once. Name each once."
         )
+    if empty := [number for number, name in enumerate(source.class_names) if not name.strip()]:
+        raise ValueError(
+            "each class or target must have a name that is not empty.\n"
+            f"Received: {source.name!r} with {source.class_names[empty[0]]!r} for class {empty[0]}. Name it."
+        )
 
 
 def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: Targets) -> Source:

@@ -335,7 +335,17 @@ def _read_names(text: str) -> tuple[Sequence[str], Sequence[str] | None]:
             parameters=("class_names",),
         ) from None
     if suffix == ".txt":
-        return [line.strip() for line in lines if line.strip()], None
+        from keras_vit.data.label_checks import warn_numbered_class_names
+
+        names = "\n".join(map(str.strip, lines)).rstrip().split("\n")
+        if "" in names:  # left out, it would move all names after it
+            raise ArgumentError(
+                "each line of a .txt file of class names must have a name.\n"
+                f"Received: {text!r}, whose line {names.index('') + 1} is empty.",
+                parameters=("class_names",),
+            )
+        warn_numbered_class_names(names, text)
+        return names, None
     rows = list(csv.DictReader(lines, skipinitialspace=True))
     if not rows or "name" not in rows[0]:
         raise ArgumentError(

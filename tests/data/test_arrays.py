@@ -74,6 +74,7 @@ REFUSED = {
     "classes of another split": ({"train": (IMAGES, LABELS * 2), "test": PAIR}, "none of 1, 3"),
     "label of another split": ({"train": (IMAGES, LABELS % 2), "test": PAIR}, r"\[0, 2\)(?s:.*)test"),
     "one class": ((IMAGES, LABELS * 0), "two classes"),
+    "an empty name": ({"train": PAIR, "class_names": ["a", " ", "c"]}, "not empty.*\n.*' ' for class 1"),
     "one name for two classes": ({"train": PAIR, "class_names": ["a", "b", "a"]}, "must differ.*\n.*'a' more"),
     "empty train": ({"train": (IMAGES[:0], LABELS[:0])}, "train set is empty"),
     "empty test": ({"train": PAIR, "test": (IMAGES[:0], LABELS[:0])}, "test set is empty"),

@@ -202,9 +202,15 @@ def test_pictures_show_what_is_right_wrong_and_not_counted():
 
 
 def test_names_and_colors_come_from_a_file(tmp_path):
-    (tmp_path / "names.txt").write_text("ground\n\nred\n")
+    (tmp_path / "names.txt").write_text("ground\nred\n\n")
     (tmp_path / "names.csv").write_text("name,color\nground,#000000\nred,#ff0000\n")
     assert Segmentation(class_names=tmp_path / "names.txt").class_names == ("ground", "red")
+    (tmp_path / "names.txt").write_text("0 ground\n1 red\n")
+    with pytest.warns(UserWarning, match="begin with numbers, which are read as part of them, as '0 ground'"):
+        assert Segmentation(class_names=tmp_path / "names.txt").class_names == ("0 ground", "1 red")
+    (tmp_path / "names.txt").write_text("ground\n\nred\n")
+    with pytest.raises(ValueError, match=r"names\.txt', whose line 2 is empty"):
+        Segmentation(class_names=tmp_path / "names.txt")
     task = Segmentation(class_names=str(tmp_path / "names.csv"))
     assert (task.class_names, task.colors) == (("ground", "red"), ("#000000", "#ff0000"))
     assert find_task(json.loads(json.dumps(task.facts()))) == task

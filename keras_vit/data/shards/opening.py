@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.data.image_folder import source_from_files
-from keras_vit.data.label_checks import warn_doubtful_class_names
+from keras_vit.data.label_checks import warn_doubtful_class_names, warn_numbered_class_names
 from keras_vit.data.shards.finding import common_folder, find_shards, shard_splits
 from keras_vit.data.shards.index import CHECK_BYTES, IndexedShard, read_index, save_checks
 from keras_vit.data.shards.rows import Row, ShardError, is_number
@@ -197,6 +197,7 @@ def _class_names(top: Path, shards: Sequence[IndexedShard]) -> tuple[str, ...] |
             raise ShardError("class names must differ", shards[0].path, "with one name twice")
         return own_names
     names = _read_class_names(paths[0])
+    warn_numbered_class_names(names, paths[0])
     if other := next((path for path in paths[1:] if _read_class_names(path) != names), None):
         found = f"which differs from {paths[0]}"
         raise ShardError("all lists of class names of a data set must be equal", other, found, "Remove the wrong one.")
@@ -235,7 +236,10 @@ def _from_json(path: Path) -> list[str]:
             raise ValueError("whose numbers are not 0, 1, 2, ...")
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         raise ValueError("which is neither")
-    return found
+    names = [name.strip() for name in found]
+    if "" in names:
+        raise ValueError(f"whose name of class {names.index('')} is empty")
+    return names
 
 
 def _numbers(shards: Sequence[IndexedShard], names: tuple[str, ...] | None) -> tuple[dict[str, int], tuple[str, ...]]:

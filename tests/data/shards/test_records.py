@@ -268,6 +268,30 @@ def test_labels_of_numpy_and_text_are_one(tmp_path):
         read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("lines", "warns"),
+    [
+        (["0 cat", "1 dog"], 1),
+        (["1: cat", "2: dog"], 1),
+        (["1\tdog", "0\tcat"], 1),
+        (["1,cat", "2,dog"], 1),
+        (["0 cat", "dog"], 0),
+        (["3 series", "5 series"], 0),
+        (["0", "1"], 0),
+        (["1st", "2nd"], 0),
+    ],
+)
+@pytest.mark.parametrize("name", ["classes.txt", "labels.json"])
+def test_names_that_begin_with_numbers_are_read_with_them_and_a_line_says_so(tmp_path, recwarn, lines, warns, name):
+    records = [example(image=JPEGS[n], label=label) for n, label in enumerate(LABELS)]
+    write_tfrecord(tmp_path / "a.tfrecord", records)
+    (tmp_path / name).write_text(json.dumps(lines) if name.endswith("json") else "\n".join(lines))
+    assert open_source(tmp_path).class_names == tuple(lines)
+    found = [str(each.message) for each in recwarn if "begin with numbers" in str(each.message)]
+    assert len(found) == warns
+    assert all(name in words and ascii(lines[0]) in words for words in found)
+
+
 @pytest.mark.parametrize("form", ["plain", "snappy"])
 def test_row_without_a_photo_is_a_bad_image_like_any_other(tmp_path, form):
     rows = table().to_pylist()

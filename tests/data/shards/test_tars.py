@@ -232,6 +232,10 @@ def test_labels_are_numbers_or_names_and_names_lie_next_to_them(tmp_path):
         (tmp_path / "n" / "labels.json").write_text(text)
         source = open_source(tmp_path / "n" / "train")
         assert source.class_names == ("owl", "ant")
+    for text in ('["owl", ""]', '["", "ant"]', '{"0": "owl", "1": " "}', '{"owl": 0, "": 1}'):
+        (tmp_path / "n" / "labels.json").write_text(text)
+        with pytest.raises(ValueError, match=r"labels\.json, whose name of class [01] is empty"):
+            open_source(tmp_path / "n" / "train")
     for text in ('{"owl": 0, "ant": 2}', "7", '["owl", "owl"]', "[", "[" * 10**5, '{"owl": null, "ant": 1}'):
         (tmp_path / "n" / "labels.json").write_text(text)
         with pytest.raises(ValueError, match=r"labels\.json"):
