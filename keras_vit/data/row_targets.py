@@ -26,6 +26,7 @@ _SEPARATORS = (";", "|")
 _BITS = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
 _LARGEST = float(np.finfo("float32").max)
 _ROUNDING = 1e-6  # of a number's size: a deviation below it is no difference in float32
+_CROWDED = 1e-3  # standard deviations of all numbers that those without the farthest few spread over
 _NO_TARGETS = ("path", "split", "line", "key", "__key__", "file_name", "filename")
 
 
@@ -202,7 +203,34 @@ class NumberTargets(RowTargets):
 
     def of_rows(self, rows: Sequence[Row]) -> tuple[Sequence[str], np.ndarray]:
         columns = list(rows[0].cells) if self.names is None else self.names
-        return columns, np.array([[_number(row, column) for column in columns] for row in rows], "float32")
+        values = np.array([[_number(row, column) for column in columns] for row in rows], "float32")
+        for column, numbers in zip(columns, values.T, strict=True):
+            _warn_of_outliers(rows, column, numbers.astype("float64"))
+        return columns, values
+
+
+def _warn_of_outliers(rows: Sequence[Row], column: str, values: np.ndarray) -> None:
+    """Warns of few numbers so far off that the others are nearly equal in standard deviations.
+
+    Args:
+        rows: of the numbers.
+        column: that has them.
+        values: float64 `(n,)`.
+    """
+    few = max(len(values) // 100, min(len(values) // 4, 3), 1)
+    order = np.abs(values - np.median(values)).argsort(kind="stable")
+    rest, far = values[order[:-few]], order[: -few - 1 : -1]
+    if len(rest) < 2 or not 0 < rest.std() < _CROWDED * values.std():
+        return
+    far = far[np.abs(values[far] - rest.mean()) > rest.std() / _CROWDED]
+    row, others = rows[far[0]], np.delete(values, far)
+    warnings.warn(
+        f"{len(far)} of {len(values):,} numbers are so far off that the others are equal to a model, which learns them "
+        f"in standard deviations: {row.place} of {printable(row.file)}, column {column!r}: {row.shown(column)}, where "
+        f"the others are {others.min():.5g} to {others.max():.5g}. Correct it, or leave the row out.",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 class LabelTargets(RowTargets):

@@ -262,6 +262,31 @@ def test_spread_that_float32_cannot_hold_is_refused(photos):
             mean_and_deviation(open_numbers(table(photos, "path,a,b", rows), [name]))
 
 
+@pytest.mark.parametrize("far", [{13: "1e30"}, {13: "-9e9", 2: "8e8"}, {13: "1e6", 2: "-1e7", 5: "1e7"}])
+def test_numbers_far_off_all_others_are_named_by_file_row_and_column(photos, far):
+    rows = [f"{n}.png,{n},{far.get(n, 1 + n / 10)}" for n in range(20)]
+    last = max(far, key=lambda number: abs(float(far[number])))
+    words = f"{len(far)} of 20 numbers are so far off.*line {last + 2} of .*table.csv, column 'b': '{far[last]}'"
+    with pytest.warns(UserWarning, match=f"{words}, where the others are 1 to 2.9") as caught:
+        open_numbers(table(photos, "path,a,b", rows))
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda n: 10 ** (n / 6),  # heavy tails
+        lambda n: int(n == 7),  # a count that is mostly zero
+        lambda n: 1e6 + n,
+        lambda n: 200 if n == 7 else n,
+        lambda n: (n % 2) * 1e6 + n / 1000,
+    ],
+)
+def test_tails_and_rare_numbers_are_no_outliers(photos, value, recwarn):
+    open_numbers(table(photos, "path,a", [f"{n}.png,{value(n)}" for n in range(20)]))
+    assert [str(each.message) for each in recwarn] == []
+
+
 def test_unknown_column_has_a_hint(photos):
     with pytest.raises(ValueError, match="Did you mean 'radius'"):
         open_numbers(table(photos, "path,radius", ["0.png,1", "1.png,2"]), ["raduis"])
