@@ -214,12 +214,23 @@ def check_unchanged(out: FilePath, earlier: UnfinishedRun, configuration: dict) 
     found = differences(resume_fingerprint(earlier.config), resume_fingerprint(configuration, earlier))
     found += _changed_types(earlier.config, json_ready(configuration))
     if found:
+        counts = [_count_photos(config) for config in (earlier.config, configuration)]
+        is_other = None not in counts and any(line.startswith(("data_hash:", "data.")) for line in found)
+        data = "whose data have changed: {} photos when it began, {} now. It ".format(*counts) if is_other else "which "
         raise ValueError(
             "an unfinished run goes on only with the options, data and versions that it began with.\n"
-            f"Received: {str(out)!r}, which differs in:\n  "
+            f"Received: {str(out)!r}, {data}differs in:\n  "
             + "\n  ".join(found)
             + "\nGive the options that it began with, choose another folder, or remove this one."
         )
+
+
+def _count_photos(config: dict[str, Any]) -> str | None:
+    """The photos of all splits of a configuration; `None` of one without sizes."""
+    data = config.get("data")
+    sizes = data.get("sizes") if isinstance(data, dict) else None
+    counts = [*sizes.values()] if isinstance(sizes, dict) else []
+    return f"{sum(counts):,}" if counts and all(type(count) is int for count in counts) else None
 
 
 def with_length_of(config: dict[str, Any], configuration: dict) -> dict[str, Any]:

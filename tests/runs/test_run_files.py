@@ -256,8 +256,14 @@ def test_unfinished_run_goes_on_with_its_photos_alone(tmp_path):
     begun = facts_of(place)
     check_unchanged(tmp_path, UnfinishedRun(begun), facts_of(place))
     (place / "disc" / "0.jpg").rename(place / "disc" / "9.jpg")  # as many photos of as many classes
-    with pytest.raises(ValueError, match=r"data_hash: .* before, .* now"):
+    with pytest.raises(ValueError, match=r"data have changed: 18 photos when it began, 18 now(?s:.*)data_hash: .* now"):
         check_unchanged(tmp_path, UnfinishedRun(begun), facts_of(place))
+    for number in (9, 2):
+        (place / "disc" / f"{number}.jpg").unlink()
+    with pytest.raises(ValueError, match=r"whose data have changed: 18 photos when it began, 16 now\. It differs in:"):
+        check_unchanged(tmp_path, UnfinishedRun(begun), facts_of(place))
+    with pytest.raises(ValueError, match=r"run', which differs in:\n(.*\n)?  versions\.keras: 1 before, nothing now\n"):
+        check_unchanged("run", UnfinishedRun(begun | {"versions": {"keras": "1"}}), begun)
 
 
 def facts_of(folder):
