@@ -49,6 +49,7 @@ from keras_vit.data.naflex_batches import batches_by_size, naflex_batch
 from keras_vit.data.shards.opening import shard_photos
 from keras_vit.data.shards.packing import pack
 from keras_vit.dense_models.builders import depth_estimator, segmenter
+from keras_vit.dense_models.photos import DepthMap, Segmentation, estimate_depth, segment
 from keras_vit.embedding.embedder import Embedder
 from keras_vit.embedding.neighbors import Neighbors, nearest_neighbors
 from keras_vit.embedding.search import search_photos
@@ -208,6 +209,10 @@ __all__ = [
     "segmenter",
     "depth_estimator",
     "DenseModel",
+    "segment",
+    "Segmentation",
+    "estimate_depth",
+    "DepthMap",
     "dense",
     # Embed and search many photos
     # Compute one vector for each photo, and find the nearest ones.

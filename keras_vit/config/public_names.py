@@ -41,6 +41,7 @@ _NAMES = {
     "data.shards.opening": "shard_photos",
     "data.shards.packing": "pack",
     "dense_models.builders": "depth_estimator segmenter",
+    "dense_models.photos": "DepthMap Segmentation estimate_depth segment",
     "embedding.embedder": "Embedder",
     "embedding.neighbors": "Neighbors nearest_neighbors",
     "embedding.search": "search_photos",

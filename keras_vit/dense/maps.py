@@ -246,23 +246,53 @@ def _product(maps: Any, rows: np.ndarray, columns: np.ndarray, numeric: Any) -> 
 
 
 @functools.lru_cache(maxsize=64)
-def _weights(n: int, size: int, method: str, align_corners: bool) -> np.ndarray:
-    """`(size, n)`: how much of each of `n` pixels is in each of `size`."""
+def axis_taps(
+    n: int, size: int, method: str = "bilinear", align_corners: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `n` pixels are in each of `size`, int `(size, taps)`, and how much of each, float64 `(size, taps)`."""
     places = np.arange(size, dtype="float64")
     if method == "nearest":
-        return np.eye(n)[(np.arange(size) * n) // size]
+        return (np.arange(size) * n)[:, None] // size, np.ones((size, 1))
     if align_corners:
         places *= (n - 1) / (size - 1) if size > 1 else 0
     else:
         places = (places + 0.5) * n / size - 0.5
     if method == "bilinear":
         places = np.clip(places, 0, n - 1)
-    first = np.floor(places).astype(int)
+    first = np.floor(places).astype(int)[:, None]
+    taps = first + np.array((-1, 0, 1, 2) if method == "bicubic" else (0, 1))
+    distances = np.abs(places[:, None] - taps)
+    return np.clip(taps, 0, n - 1), _cubic(distances) if method == "bicubic" else 1 - distances
+
+
+def at_taps(pixels: np.ndarray, rows: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> np.ndarray:
+    """A part of a resized map: float32 `(rows, columns, C)`, of which only the pixels that it needs are read.
+
+    Args:
+        pixels: `(h, w, C)`.
+        rows: places and shares of `axis_taps`, or of some of them.
+        columns: likewise.
+    """
+    (y, down), (x, along) = rows, columns
+    left, right = x.min(), x.max() + 1
+    lines = _sum_of_taps(pixels[:, left:right], y, down.astype("float32")[:, :, None, None], 0)
+    return _sum_of_taps(lines, x - left, along.astype("float32")[:, :, None], 1)
+
+
+def _sum_of_taps(pixels: np.ndarray, places: np.ndarray, shares: np.ndarray, axis: int) -> np.ndarray:
+    total = np.zeros((), "float32")
+    for tap in range(places.shape[1]):
+        if shares[:, tap].any():
+            total = total + pixels.take(places[:, tap], axis) * shares[:, tap]
+    return total
+
+
+@functools.lru_cache(maxsize=64)
+def _weights(n: int, size: int, method: str, align_corners: bool) -> np.ndarray:
+    """`(size, n)`: how much of each of `n` pixels is in each of `size`."""
+    places, shares = axis_taps(n, size, method, align_corners)
     found = np.zeros((size, n))
-    for tap in (-1, 0, 1, 2) if method == "bicubic" else (0, 1):
-        distance = np.abs(places - first - tap)
-        share = _cubic(distance) if method == "bicubic" else 1 - distance
-        np.add.at(found, (np.arange(size), np.clip(first + tap, 0, n - 1)), share)
+    np.add.at(found, (np.arange(size)[:, None], places), shares)
     return found
 
 

@@ -465,6 +465,7 @@ def _model(
         task=row.task,
         blocks=opened.blocks,
         normed=row.normed,
+        short_side=(None if size is None else min(size)) if found is None else found.facts.get("short_side"),
         layouts=(row.name, model.weights_layout),
         unread={**({} if found is None else found.unread), **unread},
         folder_config={} if found is None or lines else found.folder_config,

@@ -38,6 +38,8 @@ class DenseModel(ImageModel):
         depth_range: smallest and largest depth of bins and clamp, or `None`.
         blocks: numbers of the passed blocks that the head reads.
         normed: whether it reads them after the encoder's last LayerNorm.
+        short_side: pixels of the shorter side at which `segment` and `estimate_depth` take photos by default, of a head
+            that was begun afresh on images of this size; `None` for those of the head's family.
         load_report: one line for each adaptation that loading made, of encoder and head.
         provenance: of loaded weights what no tensor says: `{name: (value, source)}`.
         layouts: names of the layouts that head and encoder were read in, `""` where nothing was read.
@@ -64,6 +66,7 @@ class DenseModel(ImageModel):
         unit: str | None = None,
         depth_range: Sequence[float] | None = None,
         normed: bool = True,
+        short_side: int | None = None,
         layouts: Sequence[str] = ("", ""),
         unread: Mapping[str, Any] | None = None,
         folder_config: Mapping[str, Any] | None = None,
@@ -74,7 +77,7 @@ class DenseModel(ImageModel):
         self.task, self.unit = task, unit
         self.blocks, self.layouts = tuple(blocks), tuple(layouts)
         self.depth_range = None if depth_range is None else tuple(map(float, depth_range))
-        self.normed, self.folder_config = normed, dict(folder_config or {})
+        self.normed, self.short_side, self.folder_config = normed, short_side, dict(folder_config or {})
         self.unread = {name: _as_array(value) for name, value in (unread or {}).items()}
 
     @property
@@ -112,6 +115,7 @@ class DenseModel(ImageModel):
             "unit": self.unit,
             "depth_range": None if self.depth_range is None else list(self.depth_range),
             "normed": self.normed,
+            "short_side": self.short_side,
             "layouts": list(self.layouts),
             "folder_config": dict(self.folder_config),
             "unread": {name: [str(array.dtype), array.tolist()] for name, array in self.unread.items()},

@@ -32,7 +32,7 @@ class HeadCheckpoint:
         tensors: arrays by paths in the head's layer, as `batch_norm/gamma`.
         unread: arrays that no forward pass reads, by their whole names, as counts of batches.
         facts: what a note or a `config.json` says: `blocks`, `normed`, `unit`, `max_depth`, `depth_range`, `bins`,
-            `normalise`, `resize_method`, `class_names`.
+            `normalise`, `resize_method`, `class_names`, `short_side`.
         has_encoder: whether the encoder is in the same file.
         num_heads: of that encoder where only its family's rule has it, else `None`.
         folder_config: the `config.json` of the folder.

@@ -213,6 +213,7 @@ def _facts_of_head(model: DenseModel, layout: str) -> dict[str, Any]:
     bins = layer_named(model, DEPTHS)
     facts = {"layout": layout, "blocks": list(model.blocks), "normed": model.normed, "unit": model.unit}
     facts |= {} if model.class_names is None else {"class_names": list(model.class_names)}
+    facts |= {} if model.short_side is None else {"short_side": model.short_side}
     if getattr(bins, "rule", "range") == "sigmoid":
         facts["max_depth"] = (model.depth_range or (None,))[-1]
     elif model.depth_range is not None:

@@ -38,6 +38,9 @@ class HeadLayout:
         resize_method: of the encoder's positions, where the software of the head has a rule of its own.
         rule: from numbers to depths: `"bins"`, or one of `DepthOutput`; `"relu"` is `"sigmoid"` with a largest depth.
         unit: of depths.
+        photos: how photos of any size are taken: `"windows"` slide over them, of `side` pixels as their shorter side
+            is; `"own"`, at their size; `"lower_bound"` or `"minimal"`, by these rules of `keras_vit.dense`.
+        side: pixels of the shorter side of photos.
         options: arguments of the head's layer.
     """
 
@@ -59,6 +62,8 @@ class HeadLayout:
     resize_method: str | None = None
     rule: str = ""
     unit: str | None = None
+    photos: str = "windows"
+    side: int = 512
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def parts_of(self, names: Collection[str]) -> tuple[str, dict[str, str]] | None:

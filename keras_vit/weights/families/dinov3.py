@@ -326,6 +326,7 @@ DINOV3_DEPTH = dataclasses.replace(
     requires=(r"conv_depth\.weight",),
     names={("", ""): {"batch_norm": "batchnorm_layer", "classifier": "conv_depth"}},
     task=DEPTH,
+    photos="own",
     rule="bins",
     unit="metres",
     options={},
