@@ -490,6 +490,16 @@ def class_shares(source: Source) -> np.ndarray:
     return counts / counts.sum()
 
 
+def check_pixels(source: Source, split: str) -> None:
+    """Raises `ValueError` for a split whose masks have no pixel that counts, so that nothing can be measured."""
+    if not source.split(split).counts.any():
+        raise ValueError(
+            "a split must have pixels that count.\n"
+            f"Received: {printable(source.name)}, where each pixel of the masks of {split} is ignored. "
+            "Put others into it."
+        )
+
+
 def _warn_of_classes(source: Source) -> None:
     counts = {name: split.counts.sum(axis=0) for name, split in source.splits.items()}
     everywhere = sum(counts.values())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data import load_dataset
+from keras_vit.data.mask_targets import check_pixels
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.targets import Targets
 from keras_vit.dense.masks import SegmentationScores, confusion_scores
@@ -99,8 +100,6 @@ class SegmentationEvaluation:
         """What a page shows."""
         found = self.summary()
         known = [each for each in found["classes"] if each["iou"] is not None]
-        if not known:
-            return Panel(f"No pixel of {self.count:,} photos counts.", [("photos", f"{self.count:,}")], (), sections)
         worst = min(known, key=lambda each: each["iou"])
         answer = (
             f"Over {self.count:,} photos the mean IoU is {found['mean_iou']:.4f}. It is lowest for "
@@ -128,12 +127,14 @@ def evaluate_segmentation(
         seed: divides data without splits.
 
     Raises:
-        ValueError: for data of other classes than the model's, and for logits that are not finite.
+        ValueError: for data of other classes than the model's, a split without a pixel that counts, and logits that
+            are not finite.
     """
     model = unwrapped(model)
     source, split = open_to_measure(data, split, seed, targets)
     examples, classes = source.split(split), model.output_spec.size
     check_outputs(model, source)
+    check_pixels(source, split)
     size = max(1, min(batch_size, _MOST_LOGITS // int(np.prod(model.output_spec.shape[1:]))))
     rule = model.preprocessing
     dataset = load_dataset(source, split, batch_size=size, preprocessing=rule, seed=seed or 0, shard=(0, 1))

@@ -146,6 +146,10 @@ class Segmentation(Task):
         return dataclasses.replace(self, masks=masks if masks or self.masks not in LAYOUTS else self.masks)
 
     def check_source(self, source: "Source") -> None:
+        from keras_vit.data.mask_targets import check_pixels
+
+        for split in source.splits:
+            check_pixels(source, split)
         if self.colors is not None and len(self.colors) != len(source.class_names):
             raise ArgumentError(
                 "`colors` must be one for each class.\n"

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from conftest import numpy, tiny_config
-from shape_tables import write_masks
+from shape_tables import save_palette, write_masks
 from stopped_runs import Died, Dying
 
 import keras_vit
@@ -238,6 +238,22 @@ def test_wrong_options_are_refused_before_anything_is_written(finished, tmp_path
         run_of(data, tmp_path / "run", **options)
     assert words in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_split_without_a_pixel_that_counts_is_refused_before_a_run_and_a_measurement(finished, tmp_path):
+    _, result, _ = finished
+    data, out = write_masks(tmp_path / "squares"), tmp_path / "run"
+    for path in keras_vit.open_source(data, targets=result.task.targets()).split("test").paths:
+        save_palette(
+            data / "masks" / path.rpartition("/")[2], np.full(keras_vit.read_image(path).shape[:2], 255, "uint8")
+        )
+    for call in (lambda: run_of(data, out), lambda: result.task.evaluate(result.model, data, "test")):
+        with (
+            pytest.warns(UserWarning, match="no pixel that counts"),
+            pytest.raises(ValueError, match="squares, where each pixel of the masks of test is ignored"),
+        ):
+            call()
+    assert not out.exists()
 
 
 def test_balanced_weights_and_a_head_on_four_blocks(finished):
