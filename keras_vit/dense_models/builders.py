@@ -460,7 +460,7 @@ def _model(
         name=name or f"{model.name}_{row.task}",
         config=model.config,
         preprocessing=dataclasses.replace(record, image_size=size),
-        weights_report=(*opened.encoder.report, *lines),
+        weights_report=(*opened.encoder.report, *(() if found is None else found.remarks), *lines),
         weights_facts=model.provenance | opened.facts,
         task=row.task,
         blocks=opened.blocks,

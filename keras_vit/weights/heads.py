@@ -12,6 +12,7 @@ from keras_vit.weights import metadata
 from keras_vit.weights.checkpoint import file_in
 from keras_vit.weights.families import HEAD_LAYOUTS, LAYOUTS, sort_names
 from keras_vit.weights.families.dense_heads import HeadLayout
+from keras_vit.weights.metadata.record import Reading, parse_names
 from keras_vit.weights.read import CheckpointError, TensorFile
 from keras_vit.weights.read.sharded import ShardedFile, check_whole, scan_any
 
@@ -36,6 +37,7 @@ class HeadCheckpoint:
         has_encoder: whether the encoder is in the same file.
         num_heads: of that encoder where only its family's rule has it, else `None`.
         folder_config: the `config.json` of the folder.
+        remarks: a line on class names that were not understood.
     """
 
     path: Path
@@ -46,6 +48,7 @@ class HeadCheckpoint:
     has_encoder: bool = False
     num_heads: int | None = None
     folder_config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     def last_axis(self, path: str) -> int:
         """Outputs of a layer; 0 without it."""
@@ -90,7 +93,10 @@ def read_head(path: Path) -> HeadCheckpoint:
     counts = {name.removeprefix(before): array for name, array in file.read(ignored, integers=True).items()}
     config = {} if HEAD_NOTE in file.note else _folder_config(path)
     noted = file.note.get(HEAD_NOTE)
-    facts = noted if isinstance(noted, dict) else _facts_of_config(config, path)
+    facts = dict(noted) if isinstance(noted, dict) else _facts_of_config(config, path)
+    what, place = ("class_names", "the file's note") if isinstance(noted, dict) else ("id2label", "config.json")
+    reading, names = Reading(place), facts.get("class_names")
+    facts["class_names"] = names and reading.part(what, lambda: parse_names(names))
     has_encoder = len(below) < len(file.entries)
     return HeadCheckpoint(
         path,
@@ -101,6 +107,7 @@ def read_head(path: Path) -> HeadCheckpoint:
         has_encoder,
         _usual_heads(file, row, before) if has_encoder else None,
         config or file.note.get("folder_config") or {},
+        tuple(reading.remarks),
     )
 
 
@@ -142,5 +149,4 @@ def _facts_of_config(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
             f"Received: readout_type={config['readout_type']!r} in the folder of {path}."
         )
     names = config.get("id2label") if kind == "dpt" else None
-    ordered = [names.get(str(number)) for number in range(len(names))] if isinstance(names, dict) else []
-    return facts | ({"class_names": ordered} if ordered and None not in ordered else {})
+    return facts | ({"class_names": names} if names else {})

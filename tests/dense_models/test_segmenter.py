@@ -4,6 +4,7 @@ golden/dense/heads holds small heads of random weights as their software names t
 what it puts out: DINOv2 b8931f7 and DINOv3 6876159 on torch 2.13. The parts are `keras_vit.features` and NumPy.
 """
 
+import json
 import shutil
 
 import keras
@@ -40,6 +41,29 @@ def encoder(hidden_size=16, num_layers=2, **arguments):
     config = keras_vit.ViTConfig(8, hidden_size, num_layers, 2, 2 * hidden_size, activation="gelu")
     arguments = {"include_top": False, "pooling": "none", "input_shape": (24, 24, 3)} | arguments
     return randomise(keras_vit.build(config, **arguments))
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ({"2": "c", "0": "a", "1": "b"}, ("a", "b", "c")),
+        (["a", "b", "c"], ("a", "b", "c")),
+        ({"0": "a", "1": "", "2": "c"}, None),
+        ({"0": "a", "1": 3, "2": "c"}, None),
+        ({"0": "a", "2": "c"}, None),
+    ],
+)
+def test_class_names_of_a_head_are_read_or_a_line_says_that_they_are_not(tmp_path, names, found):
+    model = keras_vit.segmenter(encoder(num_layers=4), "dpt", classes=3)
+    path = keras_vit.save_checkpoint(model, tmp_path / "head.safetensors")
+    save_file(load_file(path), path)  # without its note
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "dpt", "id2label": names, "backbone_out_indices": [0, 1, 2, 3]})
+    )
+    again = keras_vit.segmenter(encoder(num_layers=4), weights=path)
+    assert again.class_names == found
+    lines = [line for line in again.load_report if line.startswith("id2label of config.json not understood")]
+    assert len(lines) == (found is None)
 
 
 def faults_of_heads(folder):

@@ -84,7 +84,7 @@ class Reading:
             what: the key that has them.
             read: gives a list, a dict from `"0"`, ... to names, or `None`.
         """
-        names = self.part(what, lambda: _names(read()))
+        names = self.part(what, lambda: parse_names(read()))
         return None if names is None or only_count(names) else names
 
     def count(self, what: str, number: Any) -> int | None:
@@ -142,7 +142,12 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _names(given: Any) -> tuple[str, ...] | None:
+def parse_names(given: Any) -> tuple[str, ...] | None:
+    """Class names of a list, or of a dict by number; `None` for none.
+
+    Raises:
+        ValueError: for what is no text or an empty one, and for numbers that are not 0, 1, 2, ...
+    """
     if isinstance(given, dict):
         by_number = {int(number): name for number, name in given.items()}
         given = [by_number.get(number) for number in range(len(by_number))]
