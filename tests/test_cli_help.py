@@ -45,6 +45,8 @@ def test_every_command_is_looked_at():
         "search",
         "vtab",
         "predict",
+        "segment",
+        "depth",
         "recipes",
         "look",
         "pack",

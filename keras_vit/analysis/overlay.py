@@ -1,4 +1,4 @@
-"""A photo under a map, whose small values are dark; masks as colours, over a photo and next to it."""
+"""A photo under a map, whose small values are dark; masks and depths as colours, over a photo and next to it."""
 
 from collections.abc import Sequence
 
@@ -120,3 +120,63 @@ def side_by_side(
     pictures = [photo, paint(mask, colors), paint(answer, colors, photo), error]
     gap = np.full((height, _GAP, 3), 255, "uint8")
     return np.concatenate([part for picture in pictures for part in (gap, picture)][1:], axis=1)
+
+
+_FAR_TO_NEAR = (  # colours of depths, evenly spaced
+    *((0, 0, 4), (40, 11, 84), (101, 21, 110), (159, 42, 99)),
+    *((212, 72, 66), (245, 125, 21), (250, 193, 39), (252, 255, 164)),
+)
+_EXTREMES = (2, 98)  # percentiles of what is painted darkest and brightest
+
+
+def paint_depths(values: np.ndarray, unit: str) -> np.ndarray:
+    """Depths as colours, from dark where it is far to bright where it is near, with a scale below.
+
+    Args:
+        values: float `(H, W)`.
+        unit: `"metres"`, or `"inverse"` of depths that are largest where it is near.
+
+    Returns:
+        uint8 `(H', W', 3)`.
+    """
+    low, high = np.percentile(values, _EXTREMES)
+    levels = np.clip((values - low) / max(high - low, 1e-30), 0, 1)
+    levels = np.rint(255 * (levels if unit == "inverse" else 1 - levels)).astype(int)
+    places = np.linspace(0, 255, len(_FAR_TO_NEAR))
+    table = np.stack([np.interp(np.arange(256), places, channel) for channel in zip(*_FAR_TO_NEAR, strict=True)], 1)
+    table = np.rint(table).astype("uint8")
+    far, near = (low, high) if unit == "inverse" else (high, low)
+    words = "" if unit == "inverse" else " m"
+    shown = [
+        (tuple(table[255 * step // 4].tolist()), f"{far + (near - far) * step / 4:.3g}{words}") for step in range(5)
+    ]
+    return with_legend(table[levels], shown)
+
+
+def with_legend(picture: np.ndarray, rows: Sequence[tuple[tuple[int, ...], str]]) -> np.ndarray:
+    """A picture above squares of colours with words: uint8 `(H + legend, max(W, 240), 3)`.
+
+    Args:
+        picture: uint8 `(H, W, 3)`.
+        rows: a colour and words for each.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    height, width = picture.shape[0], max(picture.shape[1], 240)
+    size = max(12, width // 60)
+    font, line = ImageFont.load_default(size), size + size // 2
+    draw = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+    places, x, y = [], 0, 0
+    for _, words in rows:
+        length = 2 * size + int(draw.textlength(words, font))
+        x, y = (0, y + line) if x and x + length > width else (x, y)
+        places.append((x, y))
+        x += length + size
+    image = Image.new("RGB", (width, height + y + line + size // 2), "white")
+    image.paste(Image.fromarray(picture))
+    draw = ImageDraw.Draw(image)
+    for (color, words), (x, y) in zip(rows, places, strict=True):
+        top = height + y + size // 2
+        draw.rectangle((x + size // 4, top, x + size + size // 4, top + size), color, "black")
+        draw.text((x + 2 * size, top + size // 2), words, "black", font, "lm")
+    return np.asarray(image)

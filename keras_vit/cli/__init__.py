@@ -27,6 +27,7 @@ from keras_vit.cli import (
     engines,
     evaluation,
     export_command,
+    maps,
     predict,
     training,
     weights,
@@ -42,7 +43,7 @@ from keras_vit.version import __version__
 from keras_vit.weights.download import DownloadError
 
 # What functions call a parameter, the command line an option.
-_SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *data_commands.SAME_NAME)
+_SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *data_commands.SAME_NAME, *maps.OPTIONS)
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
 _OPTIONS |= {"num_heads": "--heads", "top": "--top", "top_k": "--top", "split": "--split", "overwrite": "--overwrite"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "protocol", *engines.OPTIONS)}
@@ -262,6 +263,7 @@ def _parser() -> _Parser:
     top = parser.add_subparsers(required=True, metavar="COMMAND")
     training.add_commands(top, command)
     predict.add_commands(top, command)
+    maps.add_commands(top, command)
     evaluation.add_commands(top, command)
     data_commands.add_embed(top, command)
     data_commands.add_duplicates(top, command)

@@ -4,6 +4,7 @@ import collections
 import concurrent.futures
 import contextlib
 import csv
+import functools
 import os
 import sys
 import time
@@ -108,9 +109,11 @@ def predict(arguments: Namespace) -> Iterator[str]:
             say_error(printable(note))
     else:
         yield from map(printable, (*notes, *lines))
+    least = None if arguments.exact else least_size(model.preprocessing)
+    prepare = functools.partial(_prepared, model=model, least=least)
     answers = (
         (name, found if isinstance(found, str) else run.task.answer(model, found, names, top))
-        for name, found in _outputs(model, prefetch_photos(photos, model, arguments.exact), size)
+        for name, found in _outputs(model, prefetch_photos(photos, prepare), size)
     )
     # libjpeg writes a line to the descriptor for a damaged file, in a thread, so it is silent throughout.
     with silent_descriptor(2, sys.stderr) as heard, visible_stderr(heard) as words, contextlib.redirect_stderr(words):
@@ -183,21 +186,22 @@ def find_photos(given: Sequence[Path]) -> tuple[list[Photo], list[str]]:
     return photos, notes
 
 
-def prefetch_photos(photos: Iterable[Photo], model: Any, is_exact: bool) -> Iterator[tuple[str, np.ndarray | str]]:
-    """The name of each photo with its image `(1, H, W, C)`, prepared for a model, or with the reason why there is none.
+def prefetch_photos(
+    photos: Iterable[Photo], read: Callable[[PhotoLocation], np.ndarray | str], threads: int | None = None
+) -> Iterator[tuple[str, np.ndarray | str]]:
+    """The name of each photo with what is read of it ahead of time, or with the reason why that cannot be.
 
     Args:
         photos: which come in this order.
-        model: an `ImageModel`, or an engine of one.
-        is_exact: whether large JPEGs are decoded to every pixel.
+        read: from the place of a photo to its image or the reason, in another thread.
+        threads: by default one for each core, but four at most.
     """
-    least = None if is_exact else least_size(model.preprocessing)
-    threads = min(len(cores()), _THREADS)
+    threads = threads or min(len(cores()), _THREADS)
     pool = concurrent.futures.ThreadPoolExecutor(threads)
     waiting: collections.deque[tuple[str, concurrent.futures.Future]] = collections.deque()
     try:
         for photo in photos:
-            waiting.append((photo.name, pool.submit(_prepared, photo.place, model, least)))
+            waiting.append((photo.name, pool.submit(read, photo.place)))
             if len(waiting) > threads:
                 first, image = waiting.popleft()
                 yield first, image.result()
@@ -208,9 +212,17 @@ def prefetch_photos(photos: Iterable[Photo], model: Any, is_exact: bool) -> Iter
 
 
 def _prepared(place: PhotoLocation, model: Any, least: tuple[int, int] | None) -> np.ndarray | str:
+    """The image `(1, H, W, C)` of a photo, prepared for a model, or the reason why there is none."""
+    pixels = read_pixels(place, model.input_shape[-1], least)
+    # By NumPy, which reads the pixels that count: of 12 Mpx in bicubic 0.07 s, where `record(pixels)` takes 0.28. The
+    # numbers are the same but for rounding: of bicubic's grey levels one in 150,000 is another one.
+    return pixels if isinstance(pixels, str) else preprocess(pixels, model.preprocessing)[None]
+
+
+def read_pixels(place: PhotoLocation, channels: int, least: tuple[int, int] | None = None) -> np.ndarray | str:
+    """The pixels `(H, W, C)` of a photo, as `read_image` gives them, or the reason why there are none."""
     try:
-        channels = model.input_shape[-1]
-        pixels = read_image(place, channels, least) if isinstance(place, str) else read_photo(place, channels, least)
+        return read_image(place, channels, least) if isinstance(place, str) else read_photo(place, channels, least)
     except FileNotFoundError:
         return missing_reason(str(place))
     except ImageError as error:
@@ -219,9 +231,6 @@ def _prepared(place: PhotoLocation, model: Any, least: tuple[int, int] | None) -
         return str(error)
     except OSError as error:
         return str(error.strerror or error)
-    # By NumPy, which reads the pixels that count: of 12 Mpx in bicubic 0.07 s, where `record(pixels)` takes 0.28. The
-    # numbers are the same but for rounding: of bicubic's grey levels one in 150,000 is another one.
-    return preprocess(pixels, model.preprocessing)[None]
 
 
 def _outputs(
