@@ -17,6 +17,7 @@ from keras_vit.cli.models import (
     check_top_of_run,
     check_zero_shot_options,
     class_words,
+    is_run,
     load_model_and_run,
     load_zero_shot,
     output_names,
@@ -70,6 +71,7 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
     if arguments.probe is None:
         own: dict[str, Any] = {"names": run.class_names, "seed": seed}
         own |= {"real_labels": arguments.real} if arguments.real is not None else {}
+        own |= {"windows": True} if arguments.windows else {}
         result: Any = run.task.evaluate(model, source, split, batch_size=arguments.batch_size, **own)
     else:
         result = keras_vit.probe(model, source, arguments.probe, **_probe_arguments(arguments, split, seed))
@@ -96,6 +98,7 @@ def _model_and_source(arguments: Namespace, open_source: Callable[..., Any]) -> 
     if arguments.classes is None and arguments.templates is None:
         model, run = load_model_and_run(arguments, arguments.probe is None)
         _check_real(arguments.real, run)
+        _check_windows(arguments, run)
         if (arguments.data, arguments.masks) != (None, None):
             run = dataclasses.replace(run, task=run.task.of_data(arguments.masks))
         options["targets"] = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
@@ -214,6 +217,7 @@ def _check_options(arguments: Namespace) -> None:
     if (arguments.classes or arguments.templates) and arguments.data is None:
         raise ValueError("`--classes` and `--templates` go with `--data`.\nReceived: no --data.")
     _check_real(arguments.real, run_facts(arguments.model))
+    _check_windows(arguments, run_facts(arguments.model) if is_run(arguments.model) else None)
     engines.check_options(arguments)
 
 
@@ -224,6 +228,16 @@ def _check_real(file: Path | None, run: "RunFacts") -> None:
         raise FileNotFoundError(f"the ReaL labels must be in a file.\nReceived: {printable(file)}; nothing is there.")
     if run.task.name != DEFAULT:
         raise ValueError(f"`--real` is for classifiers of ImageNet.\nReceived: --real for a run of {run.task.name}.")
+
+
+def _check_windows(arguments: Namespace, run: "RunFacts | None") -> None:
+    name = "segmentation" if run is None else run.task.name
+    if arguments.windows and (name != "segmentation" or arguments.engine or arguments.probe):
+        found = "--engine" if arguments.engine else "--probe" if arguments.probe else f"a model of {name}"
+        raise ValueError(
+            "`--windows` is for a model of classes of pixels, without `--engine` and `--probe`.\n"
+            f"Received: --windows and {found}. Leave it out."
+        )
 
 
 def _probe_arguments(arguments: Namespace, split: str, seed: int) -> dict[str, Any]:
@@ -302,6 +316,8 @@ def _add_evaluate(new: ArgumentParser) -> None:
     new.add_argument("--data", metavar="DATA", help="labelled photos, as for finetune; by default those of the run")
     masks = "folder or layout of the masks of --data, of a model of pixels; by default that of a layout of the run"
     new.add_argument("--masks", metavar="MASKS", help=masks)
+    slide = "of a model of pixels: slide windows over photos as segment does, in place of each resized whole"
+    new.add_argument("--windows", action="store_true", help=slide)
     several = (
         "train, validation, test, or several, as train+test; by default test, or all images of a --data without splits"
     )

@@ -5,7 +5,7 @@ Windows slide over a photo, and only those that a block of its pixels lies in ar
 
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -222,23 +222,26 @@ class PhotoSegmenter:
     def __call__(self, photo: Any, scores: bool = False) -> Segmentation:
         """The classes of one photo, a path or uint8 `(H, W, C)`."""
         pixels = self.maps.pixels(photo)
+        classes = np.empty(pixels.shape[:2], "int32")
+        kept = np.empty((*classes.shape, self.maps.model.classes), "float32") if scores else None
+        for place, found in self.blocks(pixels):
+            classes[place] = found.argmax(axis=-1)
+            if kept is not None:
+                kept[place] = found
+        return Segmentation(classes, kept, self.class_names)
+
+    def blocks(self, pixels: np.ndarray) -> Iterator[tuple[tuple[slice, slice], np.ndarray]]:
+        """The scores `(rows, columns, K)` of uint8 `(H, W, C)` by blocks, each with its place."""
         passes = [self._pass(pixels, ratio, flip) for ratio in self.ratios for flip in self.flips]
         height, width = pixels.shape[:2]
-        count = self.maps.model.classes
-        classes = np.empty((height, width), "int32")
-        kept = np.empty((height, width, count), "float32") if scores else None
         step = min(one.columns_at_once for one in passes)
         for left in range(0, width, step):
             columns = slice(left, min(left + step, width))
-            rows = max(1, _BLOCK // ((columns.stop - left) * count))
+            rows = max(1, _BLOCK // ((columns.stop - left) * self.maps.model.classes))
             for top in range(0, height, rows):
                 place = slice(top, min(top + rows, height)), columns
                 parts = [one.logits(*place) for one in passes]
-                found = parts[0] if len(parts) == 1 else np.mean([_softmax(part) for part in parts], axis=0)
-                classes[place] = found.argmax(axis=-1)
-                if kept is not None:
-                    kept[place] = found
-        return Segmentation(classes, kept, self.class_names)
+                yield place, parts[0] if len(parts) == 1 else np.mean([_softmax(part) for part in parts], axis=0)
 
     def _pass(self, pixels: np.ndarray, ratio: float, flip: bool) -> "_Pass":
         sides = np.array(pixels.shape[:2])

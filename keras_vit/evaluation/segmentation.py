@@ -3,7 +3,7 @@
 import dataclasses
 import heapq
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from keras_vit.data.mask_targets import check_pixels
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.targets import Targets
 from keras_vit.dense.masks import SegmentationScores, confusion_scores
+from keras_vit.dense_models.photos import PhotoSegmenter
 from keras_vit.evaluation.batched_predict import check_finite, check_outputs, open_to_measure, predict_batches
 from keras_vit.model.copies import unwrapped
 from keras_vit.pages.formatting import printable
@@ -29,7 +30,7 @@ _MEANINGS = (
     "of the classes that are in a mask or an answer. All photos count together, at the masks' own sizes.",
     "Pixel accuracy: the share of the pixels that count whose class is right.",
     "Share: of a class in the pixels of the masks that count. Recall: the share of its pixels that is found.",
-    "Loss: cross-entropy of the pixels that count, at the model's size.",
+    "Loss: cross-entropy of the pixels that count, at the model's size; with windows at the photos' own.",
 )
 
 
@@ -56,7 +57,8 @@ class SegmentationEvaluation:
 
     Attributes:
         scores: of one confusion matrix over the split, at the masks' own sizes.
-        loss: mean cross-entropy of the pixels that count, in nats, at the model's size.
+        loss: mean cross-entropy of the pixels that count, in nats, at the model's size; with windows at the photos'
+            own.
         class_names: names of the K classes.
         count: of photos.
         worst: photos with the lowest IoU of their own, the lowest first.
@@ -112,9 +114,15 @@ class SegmentationEvaluation:
 
 
 def evaluate_segmentation(
-    model: Any, data: Any, split: str | None, targets: Targets, batch_size: int, seed: int | None
+    model: Any,
+    data: Any,
+    split: str | None,
+    targets: Targets,
+    batch_size: int,
+    seed: int | None,
+    windows: bool = False,
 ) -> SegmentationEvaluation:
-    """Measures a model on the photos of a split, each resized whole to the model's size.
+    """Measures a model on the photos of a split, each resized whole to the model's size, or by windows as of `segment`.
 
     Logits are resized to the size of each mask, bilinear with half-pixel centres, and masks are never resized.
 
@@ -125,6 +133,7 @@ def evaluate_segmentation(
         targets: `MaskTargets`.
         batch_size: images at once, at most.
         seed: divides data without splits.
+        windows: whether windows slide over each photo, as `keras_vit.segment` has them by default.
 
     Raises:
         ValueError: for data of other classes than the model's, a split without a pixel that counts, and logits that
@@ -135,33 +144,59 @@ def evaluate_segmentation(
     examples, classes = source.split(split), model.output_spec.size
     check_outputs(model, source)
     check_pixels(source, split)
-    size = max(1, min(batch_size, _MOST_LOGITS // int(np.prod(model.output_spec.shape[1:]))))
-    rule = model.preprocessing
-    dataset = load_dataset(source, split, batch_size=size, preprocessing=rule, seed=seed or 0, shard=(0, 1))
+    if windows:
+        answers = _slid(model, examples)
+    else:
+        size = max(1, min(batch_size, _MOST_LOGITS // int(np.prod(model.output_spec.shape[1:]))))
+        rule = model.preprocessing
+        dataset = load_dataset(source, split, batch_size=size, preprocessing=rule, seed=seed or 0, shard=(0, 1))
+        answers = _whole(model, dataset, examples)
     began = time.perf_counter()
     confusion, losses, index = np.zeros((classes, classes), "int64"), [], 0
     worst: list[Any] = []
     with report_missing_files(examples):
-        for outputs, labels in predict_batches(model, dataset, rows=True):
-            check_finite(outputs, index)
-            for logits, label in zip(outputs, labels, strict=True):
-                mask = examples.mask(index)
-                answer = classes_at(logits, mask.shape)
-                own = _confusion(mask, answer, classes, examples.ignore_class)
-                losses.append(_loss(logits, label, examples.ignore_class))
-                iou = confusion_scores(own).mean_iou
-                if not np.isnan(iou):
-                    step = max(1, -(-max(mask.shape) // _KEPT))
-                    small = (mask[::step, ::step].astype("uint16"), answer[::step, ::step].astype("uint16"))
-                    push = heapq.heappush if len(worst) < WORST else heapq.heappushpop
-                    push(worst, (-iou, -index, Answer(index, iou, *small)))
-                confusion += own
-                index += 1
+        for mask, answer, loss in answers:
+            own = _confusion(mask, answer, classes, examples.ignore_class)
+            losses.append(loss)
+            iou = confusion_scores(own).mean_iou
+            if not np.isnan(iou):
+                step = max(1, -(-max(mask.shape) // _KEPT))
+                small = (mask[::step, ::step].astype("uint16"), answer[::step, ::step].astype("uint16"))
+                push = heapq.heappush if len(worst) < WORST else heapq.heappushpop
+                push(worst, (-iou, -index, Answer(index, iou, *small)))
+            confusion += own
+            index += 1
     total, count = np.sum(losses, axis=0)
     kept = tuple(answer for _, _, answer in sorted(worst, key=lambda item: item[:2], reverse=True))
     seconds = time.perf_counter() - began
     scores = confusion_scores(confusion)
     return SegmentationEvaluation(scores, float(total / max(count, 1)), source.class_names, index, kept, seconds)
+
+
+_Answers = Iterator[tuple[np.ndarray, np.ndarray, tuple[float, int]]]  # mask, answer, and the loss with its pixels
+
+
+def _whole(model: Any, dataset: Any, examples: Any) -> _Answers:
+    """Answers for photos that pass whole, at the masks' sizes."""
+    index = 0
+    for outputs, labels in predict_batches(model, dataset, rows=True):
+        check_finite(outputs, index)
+        for logits, label in zip(outputs, labels, strict=True):
+            mask = examples.mask(index)
+            yield mask, classes_at(logits, mask.shape), _loss(logits, label, examples.ignore_class)
+            index += 1
+
+
+def _slid(model: Any, examples: Any) -> _Answers:
+    """Answers by windows that slide over photos; the loss is that of the mean logits at the photo's size."""
+    find = PhotoSegmenter(model)
+    for index in range(examples.size):
+        mask, losses = examples.mask(index), []
+        answer = np.empty(mask.shape, "int32")
+        for place, logits in find.blocks(find.maps.pixels(examples.pixels(index))):
+            answer[place] = logits.argmax(axis=-1)
+            losses.append(_loss(logits, mask[place], examples.ignore_class))
+        yield mask, answer, (sum(total for total, _ in losses), sum(count for _, count in losses))
 
 
 def classes_at(logits: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -217,11 +217,12 @@ class Segmentation(Task):
         names: Sequence[str] | None = None,
         batch_size: int = 32,
         seed: int | None = None,
+        windows: bool = False,
         **options: Any,
     ) -> "SegmentationEvaluation":
         from keras_vit.evaluation.segmentation import evaluate_segmentation
 
-        return evaluate_segmentation(model, data, split, self.targets_of(model, names), batch_size, seed)
+        return evaluate_segmentation(model, data, split, self.targets_of(model, names), batch_size, seed, windows)
 
     def result(self, evaluation: "SegmentationEvaluation", run: Mapping[str, Any]) -> dict[str, Any]:
         found = evaluation.summary()

@@ -6,7 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from conftest import numpy, tiny_config
+from conftest import assert_one_line, numpy, tiny_config
 from shape_tables import save_palette, write_masks
 from stopped_runs import Died, Dying
 
@@ -107,6 +107,33 @@ def test_killed_run_goes_on_to_the_same_numbers(finished, tmp_path, monkeypatch)
         weights, others = (keras.models.load_model(each.out / name).weights for each in (result, again))
         assert all((numpy(one) == numpy(other)).all() for one, other in zip(weights, others, strict=True))
     assert {**again.evaluation.summary(), "seconds": 0} == {**result.evaluation.summary(), "seconds": 0}
+
+
+def test_windows_measure_what_segment_gives_at_the_photos_own_sizes(finished, run):
+    data, result, _ = finished
+    source = keras_vit.open_source(data, targets=result.task.targets())
+    split, confusion, losses = source.split("test"), np.zeros((3, 3)), []
+    for number in range(split.size):
+        found = keras_vit.segment(result.model, split.pixels(number), scores=True)
+        mask, scores = split.mask(number), found.scores.astype("float64")
+        for truth in range(3):
+            for answer in range(3):
+                confusion[truth, answer] += ((mask == truth) & (found.classes == answer)).sum()
+        chances = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+        losses += [-np.log(chances[y, x, mask[y, x]]) for y, x in zip(*np.nonzero(mask != 255), strict=True)]
+    right = np.diag(confusion)
+    wanted = (right / (confusion.sum(0) + confusion.sum(1) - right)).mean()
+    whole, slid = (
+        result.task.evaluate(result.model, source, "test", names=NAMES, windows=windows) for windows in (False, True)
+    )
+    assert slid.mean_iou == pytest.approx(wanted, abs=1e-9)
+    assert slid.loss == pytest.approx(np.mean(losses), rel=1e-5)
+    assert abs(whole.mean_iou - wanted) > 1e-3  # whole photos lose their aspect
+    code, lines, _ = run("evaluate", result.out, "--windows")
+    assert (code, any(f"test mean IoU {wanted:.4f}" in line for line in lines)) == (0, True), lines
+    code, _, errors = run("evaluate", result.out, "--windows", "--probe", "knn")
+    assert code == 1
+    assert_one_line(errors, "`--windows` is for a model of classes of pixels.*--windows and --probe")
 
 
 def test_report_and_card_show_classes_and_worst_photos(finished):
