@@ -154,7 +154,7 @@ def test_blocks_of_a_photo_give_the_whole(monkeypatch):
     monkeypatch.setattr(module._Pass, "_mean", lambda self, *box: (most.append(len(self.found)), mean(self, *box))[1])
     parts = keras_vit.segment(model, pixels, **arguments)
     np.testing.assert_allclose(parts.scores, whole.scores, 0, 1e-6)
-    assert max(most) < 40  # of 50 windows or more, those of a strip
+    assert max(most) < 30  # those of a strip; of whole rows they are 36
     assert len(dense.windows((70, 111), 24, 11)) > 45
 
 
