@@ -134,7 +134,10 @@ def check_no_activation(model: keras.Model, role: str = "model") -> None:
 
 
 def initialize_head(model: keras.Model, bias: float, head: str) -> None:
-    """Sets the kernels of the model's heads to 0 and their biases to `bias`; see `Plan.prepare`."""
+    """Sets the kernels of the model's heads to 0 and their biases to `bias`; see `Plan.prepare`.
+
+    Lines of `load_report` name the heads that were trained.
+    """
     check_choice("head", head, STARTS)
     if head == "keep":
         return
@@ -146,6 +149,9 @@ def initialize_head(model: keras.Model, bias: float, head: str) -> None:
             f'Received: {model.name!r} with a trained {trained[0]!r}. Pass head="reset" to begin it anew, '
             'or head="keep" to go on with it.'
         )
+    if trained:
+        lost = tuple(f"set aside {layer.name} {tuple(layer.kernel.shape)}" for layer in heads if layer.name in trained)
+        model.load_report = (*getattr(model, "load_report", ()), "new head", *lost)
     for layer in heads:
         layer.kernel.assign(np.zeros(layer.kernel.shape))
         layer.bias.assign(np.full(layer.bias.shape, bias))

@@ -171,9 +171,12 @@ def prepare(
         by_default = task.augmentation or recipe.augmentation
         augmentation = find_augmentation(by_default if options.augmentation is None else options.augmentation)
         encoding = task.encoding(training_plan, augmentation)
+        known = len(getattr(whole, "load_report", ()))
         model = task.prepare(whole, training_plan, source, head)
         model.compile(**task.compile_arguments(training_plan, encoding, source))
     model.class_names = tuple(source.class_names)
+    for line in getattr(model, "load_report", ())[known:]:
+        print_fn(line)  # of a trained head that is lost, though it has as many outputs
     for line in plan_lines(model, num_parameters(model.trainable_weights), training_plan, stages):
         print_fn(line)
     return Preparation(options, source, split, model, training_plan, stages, augmentation, encoding, sharing)

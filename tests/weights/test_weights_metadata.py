@@ -1,6 +1,7 @@
 """What notes and JSON beside the tensors say: followed where understood, told where not, refused where not computed."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,16 @@ def test_pooling_of_timms_json_is_followed(folder, word, pooling, top_level):
     assert (model.config.pooling, model.config.has_class_token) == (pooling, True)
     assert model.load_report == ()
     assert model.preprocessing.mean == (0.4, 0.4, 0.4)
+
+
+def test_pooling_that_timms_json_does_not_say_is_that_of_its_architecture(folder):
+    """Whatever the norm: `fc_norm` names one after the pooling, which is of the class token all the same."""
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4, "mlp_ratio": 2}
+    config = timm({"fc_norm": True, **sizes}) | {"architecture": "vit_tiny_patch16_224"}
+    path = folder("timm_token", config=config) / "model.safetensors"
+    save_file({re.sub(r"^norm", "fc_norm", name): array for name, array in load_file(path).items()}, path)
+    found = read_checkpoint(path.parent).fields
+    assert (found["pooling"], found["final_norm"]) == ("token", "pooled")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def read_timm(config: dict, folder: Path, name: str = "config.json") -> Metadata
     gate = _act_layer(architecture, arguments) in GATES
     named = {
         "activation": None if gate else parse_activation(_act_layer(architecture, arguments), place),
-        "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), timm_class(architecture), place),
+        "pooling": _pooling(_global_pool(architecture, arguments, config), timm_class(architecture), place),
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
         "layer_norm_epsilon": parse_epsilon(arguments.get("norm_eps"), place),
     }
@@ -199,6 +199,13 @@ def _name_fields(architecture: str) -> dict[str, Any]:
     if _TANH_SIGLIP.search(architecture):
         fields["activation"] = "gelu_tanh"
     return fields
+
+
+def _global_pool(architecture: str, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+    """`global_pool`; with `fc_norm`, which alone would be taken for mean pooling, by default the architecture's."""
+    word = arguments.get("global_pool", config.get("global_pool"))
+    known = config_of_timm(architecture) if timm_class(architecture) == "VisionTransformer" else None
+    return POOL_WORDS.get(known.pooling) if word is None and known and arguments.get("fc_norm") else word
 
 
 def _pooling(word: Any, of_class: str | None, place: Path) -> str | None:
