@@ -156,6 +156,12 @@ def test_division_of_one_class_is_80_10_10_with_none_left_out(count, sizes):
     assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(count))
 
 
+def test_division_draws_each_class_by_itself():
+    parts = divide(np.arange(80) // 40, seed=0)
+    drawn = [[part[part // 40 == label] % 40 for part in parts.values()] for label in (0, 1)]
+    assert any(one.tolist() != other.tolist() for one, other in zip(*drawn, strict=True))
+
+
 def test_division_keeps_groups_together():
     groups = np.arange(100) // 4
     parts = divide(np.arange(100) % 2, seed=3, groups=groups)

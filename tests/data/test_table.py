@@ -125,10 +125,11 @@ def test_quote_without_its_end_is_named_by_its_line(photos, line, row, found):
             read(path)
 
 
-@pytest.mark.parametrize("again", ["ash/0.jpeg", "./ash/../ash/0.jpeg"])
+@pytest.mark.parametrize("again", ["ash/0.jpeg", "./ash/../ash/0.jpeg", "link.jpeg"])
 def test_file_with_two_labels_is_refused_with_both_lines(photos, again):
     path = table(photos, "path,label", "ash/0.jpeg,ash", *rows_of(photos)[1:], f"{again},birch")
-    with pytest.raises(ValueError, match=r"0.jpeg' is 'ash' on line 2 and 'birch' on line 32"):
+    (photos / "link.jpeg").symlink_to("ash/0.jpeg")
+    with pytest.raises(ValueError, match=rf"{again}' is 'ash' on line 2 and 'birch' on line 32"):
         open_source(path)
 
 

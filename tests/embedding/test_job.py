@@ -126,6 +126,9 @@ def test_check_counts_rows_and_names_what_is_missing_damaged_or_of_other_rows(jo
             code, _, errors = run("embed", "--out", job, "--check")
             assert code == bool(reason)
             assert not reason or f"part-00000.parquet, rows 0 to 3, {reason}" in errors[-1]
+    shutil.copy(job / "part-00001.parquet", place)
+    code, _, errors = run("embed", "--out", job, "--check")
+    assert (code, "part-00000.parquet, rows 0 to 3, which says that it is part 1" in errors[-1]) == (1, True)
     write_part(job, manifest, 0, whole)
     code, printed, _ = run("embed", "--out", job, "--check")
     assert (code, "60 rows in 15 parts" in printed[0], "2 of them of broken photos" in printed[0]) == (0, True, True)
@@ -519,6 +522,7 @@ SLURM = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_T
         (None, {"RANK": "3", "NUM_SHARDS": "5", "WORLD_SIZE": "4"}, (3, 5)),
         (None, {"JOB_COMPLETION_INDEX": "0", "NUM_SHARDS": "3"}, (0, 3)),
         (None, {**SLURM, "SLURM_ARRAY_TASK_STEP": "2", "RANK": "0"}, (2, 4)),
+        (None, {**SLURM, "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_STEP": "2"}, (1, 4)),
         (None, SLURM, "no gaps"),
         (None, {"JOB_COMPLETION_INDEX": "0"}, "NUM_SHARDS"),
         (None, {"RANK": "x", "WORLD_SIZE": "2"}, "RANK=x"),

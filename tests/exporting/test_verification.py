@@ -164,6 +164,12 @@ def test_fault_of_the_machine_comes_through(spec, error):
 # Bounds
 
 
+def test_mean_difference_of_numbers_is_that_of_the_worst_one():
+    wanted, found = np.zeros((3, 2)), np.array([[0.0, 1.0]] * 3)
+    means = {name: verification._drift(name, wanted, found, (2, 2)).mean_difference for name in ("numbers", "logits")}
+    assert means == {"numbers": 1.0, "logits": 0.5}
+
+
 def test_bounds_of_float32_are_those_of_the_promise(spec):
     _, drift = verified(spec)
     for one in drift.values():

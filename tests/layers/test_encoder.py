@@ -170,6 +170,8 @@ def test_dropout_stands_where_the_paper_has_it():
     block = make_block(dropout_rate=0.999999)
     x = images(2, 7, 12)
     np.testing.assert_array_equal(numpy(block(x, training=True)), x)
+    rates = TransformerBlock(12, 3, 17, 0.1, 0.2, 0.3)
+    assert (rates.dropout.rate, rates.attention.dropout.rate, rates.mlp.dropout_1.rate) == (0.1, 0.2, 0.1)
     block = make_block(dropout_rate=0.999999, norm_position="post")  # the norm of what is dropped is its shift
     shifts = numpy(block.norm_1.beta) + numpy(block.norm_2.beta)
     np.testing.assert_allclose(numpy(block(x, training=True)), x + shifts, atol=1e-6)

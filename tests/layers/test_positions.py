@@ -28,7 +28,7 @@ def test_positions_are_added():
 
 
 @pytest.mark.parametrize("method", RESIZE_METHODS)
-@pytest.mark.parametrize("grid", [(3, 5), (5, 3), (6, 2), (1, 7)])
+@pytest.mark.parametrize("grid", [(3, 5), (5, 3), (6, 2), (1, 7), (3, 2)])
 def test_positions_resized_in_the_layer_equal_those_resized_in_numpy(method, grid):
     layer = make_positions(resize_method=method)
     x = images(2, 1 + grid[0] * grid[1], 8)
@@ -190,6 +190,13 @@ def test_another_size_is_the_same_in_a_copy_and_inside_the_graph(fields):
     assert moved.load_report == expected.get(fields["position_embedding"], ())
     back = images(2, 20, 28, 3)
     np.testing.assert_allclose(numpy(anywhere(back)), numpy(model(back)), atol=2e-6)
+
+
+def test_copy_of_another_size_resizes_by_the_method_that_is_passed():
+    model = make_tiny()
+    moved = keras_vit.with_input_shape(model, (32, 16, 3), "bicubic")
+    before, after = (numpy(each.get_layer("position_embedding").table) for each in (model, moved))
+    np.testing.assert_allclose(after, resize_pos_embed(before, (8, 4), (5, 7), method="bicubic"), atol=1e-6)
 
 
 @pytest.mark.parametrize("fields", KINDS[1:], ids=lambda fields: "-".join(fields.values()))

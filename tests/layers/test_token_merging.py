@@ -65,7 +65,9 @@ def test_block_that_merges_nothing_is_a_plain_block(kept, where):
 
 def test_model_that_merges_nothing_answers_as_before():
     model = make_tiny()
+    model.logit_scale, model.logit_bias = 2.5, -1.5
     copy = keras_vit.merge_tokens(model, 0)
+    assert (copy.logit_scale, copy.logit_bias) == (2.5, -1.5)
     x = images(2, *model.input_shape[1:])
     np.testing.assert_allclose(numpy(copy(x)), numpy(model(x)), atol=1e-6)
     assert [weight.path for weight in copy.weights] == [weight.path for weight in model.weights]

@@ -130,8 +130,8 @@ def test_every_image_has_the_numbers_that_it_has_alone(kind, tmp_path):
 def test_positions_of_each_image_equal_those_resized_in_numpy(method):
     layer = AddPositionEmbs((3, 5), 4, num_prefix_tokens=1, resize_method=method)
     layer.build((None, 16, 8))
-    grids = np.array([[3, 5], [5, 3], [6, 2], [1, 7], [2, 2]], "int32")
-    found = numpy(layer(np.zeros((5, 16, 8), "float32"), grids=grids))
+    grids = np.array([[3, 5], [5, 3], [6, 2], [1, 7], [2, 2], [3, 2]], "int32")
+    found = numpy(layer(np.zeros((6, 16, 8), "float32"), grids=grids))
     for own, (h, w) in zip(found, grids.tolist(), strict=True):
         wanted = resize_pos_embed(numpy(layer.table), (h, w), (3, 5), method=method)[0]
         np.testing.assert_allclose(own[: 1 + h * w], wanted, atol=1e-6)

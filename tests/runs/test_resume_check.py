@@ -15,6 +15,7 @@ from run_files import assert_same_run
 from stopped_runs import killed_run, run
 
 import keras_vit
+from keras_vit.runs.resume_check import UnfinishedRun, resume_fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,14 @@ def test_run_must_have_something_to_go_on_from(tmp_path):
     with pytest.raises(ValueError, match='`resume="must"`'):
         run(tmp_path / "run", resume="must")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("value", "differs"), [(None, False), (3, True)])
+def test_option_that_a_run_was_begun_without_is_a_difference_unless_it_has_its_default(value, differs):
+    begun = {"arguments": {"seed": 0}, "versions": {}, "data": {}}
+    now = {**begun, "arguments": {"seed": 0, "stop_early": value}}
+    before, after = resume_fingerprint(begun), resume_fingerprint(now, UnfinishedRun(begun))
+    assert (before != after) == differs
 
 
 def command(out, *options):

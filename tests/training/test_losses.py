@@ -69,6 +69,10 @@ def test_positive_weight_counts_the_images_with_a_label_more():
         terms = weights * labels * np.log(sigmoid) + (1 - labels) * np.where(labels < 1, np.log(1 - sigmoid), 0)
     loss = SigmoidCrossentropy(positive_weight=weights.tolist())
     assert float(loss(labels, logits)) == pytest.approx(-terms.sum(axis=1).mean(), rel=1e-5)
+    smooth = 0.8 * labels + 0.1  # which are weighted then, and not the labels themselves
+    terms = weights * smooth * np.logaddexp(0, -logits) + (1 - smooth) * np.logaddexp(0, logits)
+    smoothed = SigmoidCrossentropy(0.1, positive_weight=weights.tolist())
+    assert float(smoothed(labels, logits)) == pytest.approx(terms.sum(axis=1).mean(), rel=1e-5)
     ones = SigmoidCrossentropy(positive_weight=[1.0, 1.0, 1.0])
     assert float(ones(labels, logits)) == float(SigmoidCrossentropy()(labels, logits))
     again = keras.losses.deserialize(keras.losses.serialize(loss))

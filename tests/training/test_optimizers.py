@@ -256,6 +256,7 @@ def test_layer_decay_without_blocks_is_refused():
 @pytest.mark.parametrize("kind", [SGD, AdamW])
 def test_a_config_makes_the_same_optimizer(kind):
     arguments = {"weight_decay": 0.1, "global_clipnorm": 1.0, "accumulator_dtype": "bfloat16", "layer_decay": 0.75}
+    assert kind().ema_momentum == 0.9999  # arXiv:2010.11929, section 4.1
     optimizer = kind(schedule(), use_ema=True, ema_momentum=0.5, **arguments)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(again) is kind

@@ -103,6 +103,7 @@ def test_pickle_that_calls_anything_is_refused_and_not_run(path, tmp_path, funct
         (b"\x80\x02]X\x01\x00\x00\x00aQ.", "damaged"),
         (b"\x80\x02})" + b"2\x86" * 60 + b"K\x01s.", "keys"),  # a nested key, whose hash takes 2**60 steps
         (b"\x80\x02}\x8a\x08" + (2**61 - 1).to_bytes(8, "little") + b"Ns.", "keys"),  # 60,000 of one hash take a minute
+        (b"\x80\x02}\x8a\x08" + (1 - 2**61).to_bytes(8, "little", signed=True) + b"Ns.", "keys"),
     ],
 )
 def test_opcodes_of_no_weights_are_refused(path, data, said):
