@@ -345,7 +345,18 @@ def _labels_in(row: Row, column: str, separator: str) -> list[str]:
 
 
 def warn_of_constant_labels(source: Source) -> None:
-    """Warns of labels that no training image has, or that all have: nothing can be learned of them."""
+    """Warns of labels that no training image has, or that all have: nothing can be learned of them.
+
+    Raises:
+        ValueError: for a split in which no image has a label, of which nothing can be measured.
+    """
+    for split, examples in source.splits.items():
+        if not examples.labels.any():
+            raise ValueError(
+                "some image of each split must have a label, or nothing can be measured.\n"
+                f"Received: {printable(source.name)}, where none of the {len(examples.labels)} images of {split} has "
+                "one."
+            )
     labels = source.split("train").labels
     none, all_ = labels.max(axis=0) == 0, labels.min(axis=0) == 1
     for which, words in ((none, "no training image has"), (all_, "all training images have")):

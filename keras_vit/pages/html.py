@@ -36,7 +36,7 @@ class Section:
         header: names of the columns of a table.
         rows: of the table; more than 200 are folded.
         photos: each a mapping of `picture` (an address), `alt`, `caption` (pieces of text, each with whether it is
-            bold) and `place`.
+            bold), `place`; one with the key `wide` has a row to itself.
         picture: an address, as `figure_uri` gives it.
         alt: words in place of the picture.
         texts: paragraphs at the end.

@@ -34,6 +34,7 @@ RULES = ("ade20k", "cityscapes")
 AVERAGES = ("all", "valid")
 _MOST_BYTES = 1 << 24  # of a file of names
 _COLOR = re.compile(r"#[0-9a-fA-F]{6}")
+_LEGEND_WIDTH = 640  # pixels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -245,7 +246,7 @@ class Segmentation(Task):
         return evaluation.panel([] if source is None else [self._worst(evaluation, source, split)])
 
     def _worst(self, evaluation: "SegmentationEvaluation", source: "Source", split: str) -> Section:
-        from keras_vit.analysis.overlay import class_colors, side_by_side
+        from keras_vit.analysis.overlay import class_colors, side_by_side, with_legend
 
         colors, names = class_colors(len(evaluation.class_names), self.colors), evaluation.class_names
 
@@ -256,13 +257,19 @@ class Segmentation(Task):
             picture = side_by_side(photo, found.mask.astype("int32"), found.answer, colors, self.ignore_class)
             words = f"photo, mask, answer and error; {''.join(text for text, _ in caption)}"
             place = source.split(split).row(found.index)["path"]
-            return {"picture": picture_uri(picture), "alt": words, "caption": caption, "place": place}
+            return {"picture": picture_uri(picture), "alt": words, "caption": caption, "place": place, "wide": True}
 
         note = (
             "Photo, mask, answer over the photo, and error: right pixels are green, wrong ones red, and those that do "
             "not count black. IoU is that of the photo alone."
         )
-        return Section("Worst photos", note, photos=[shown(found) for found in evaluation.worst])
+        there = {place for found in evaluation.worst for place in (*found.mask.flat, *found.answer.flat)}
+        legend = [
+            (tuple(colors[place].tolist()), printable(name)) for place, name in enumerate(names) if place in there
+        ]
+        uri = picture_uri(with_legend(np.full((1, _LEGEND_WIDTH, 3), 255, "uint8"), legend))
+        photos = [shown(found) for found in evaluation.worst]
+        return Section("Worst photos", note, photos=photos, picture=uri, alt="colours of the classes")
 
     def result_rows(self, facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         measured = f"{facts['test_mean_iou']:.4f} on {facts['test_images']:,} images, epoch {facts['best_epoch']}"

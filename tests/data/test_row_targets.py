@@ -299,6 +299,9 @@ def test_constant_target_is_refused_and_constant_label_warned_of(photos):
     labels = open_labels(table(photos, "path,a,b", [f"{n}.png,{n % 2},1" for n in range(20)]))
     with pytest.warns(UserWarning, match="all training images have 1 label"):
         warn_of_constant_labels(labels)
+    none = open_labels(table(photos, "path,a", [f"{n}.png,0" for n in range(20)]))
+    with pytest.raises(ValueError, match="where none of the 16 images of train has one"):
+        warn_of_constant_labels(none)
 
 
 @pytest.mark.parametrize("opens", [open_labels, open_numbers])
