@@ -37,12 +37,12 @@ def quote_names(group: Sequence[str]) -> str:
     return " and ".join(map(ascii, group[:3]))
 
 
-def warn_similar_class_names(names: Iterable[str]) -> None:
-    """Warns of classes whose names differ only in case, spaces or Unicode form, since they are most likely one."""
+def warn_similar_class_names(names: Iterable[str], noun: str = "classes") -> None:
+    """Warns of classes or targets whose names differ only in case, spaces or Unicode form: they are most likely one."""
     if groups := similar_names(names):
         warnings.warn(
-            f"{len(groups)} group(s) of classes differ only in case, spaces or Unicode form, as "
-            f"{quote_names(groups[0])}. Give them one name if they are one class.",
+            f"{len(groups)} group(s) of {noun} differ only in case, spaces or Unicode form, as "
+            f"{quote_names(groups[0])}. Give them one name if they are one.",
             UserWarning,
             stacklevel=2,
         )

@@ -76,6 +76,9 @@ class RowTargets(Targets):
         """
         raise NotImplementedError
 
+    def check_names(self, names: Sequence[str]) -> None:
+        warn_similar_class_names(names, self.noun)
+
     def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
         found = [column for column in header if column not in _NO_TARGETS]
         wanted = found if self.names is None else self.names
@@ -289,9 +292,6 @@ class LabelTargets(RowTargets):
         counts = np.where(labels > 0, labels.sum(axis=0), np.inf)  # of the labels that each image has
         none = np.isinf(counts.min(axis=1))
         return np.where(none, labels.shape[1], counts.argmin(axis=1))  # the rarest label of each image
-
-    def check_names(self, names: Sequence[str]) -> None:
-        warn_similar_class_names(names)
 
 
 def _number(row: Row, column: str) -> float:

@@ -287,6 +287,11 @@ def test_tails_and_rare_numbers_are_no_outliers(photos, value, recwarn):
     assert [str(each.message) for each in recwarn] == []
 
 
+def test_columns_that_differ_only_in_spaces_and_case_are_warned_of(photos):
+    with pytest.warns(UserWarning, match=r"1 group\(s\) of numbers differ only in case"):
+        open_numbers(table(photos, "path,radius,Radius ", [f"{n}.png,{n},{n % 3}" for n in range(20)]))
+
+
 def test_unknown_column_has_a_hint(photos):
     with pytest.raises(ValueError, match="Did you mean 'radius'"):
         open_numbers(table(photos, "path,radius", ["0.png,1", "1.png,2"]), ["raduis"])
