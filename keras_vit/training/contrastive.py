@@ -381,8 +381,16 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         return super().predict(x, *args, **kwargs)
 
     def _check_ids(self, x: Any) -> None:
-        if isinstance(x, dict) and "ids" in x:
-            check_ids(x["ids"], self.text.config)
+        if not isinstance(x, dict) or "ids" not in x:
+            return
+        check_ids(x["ids"], self.text.config)
+        counts = [len(x[name]) for name in ("images", "ids") if getattr(x.get(name), "shape", ())]
+        if len({*counts}) > 1:
+            raise ArgumentError(
+                "`images` and `ids` must be pairs, as many of the one as of the other.\n"
+                f"Received: {counts[0]:,} images and {counts[1]:,} rows of ids.",
+                parameters=("images", "ids"),
+            )
 
     def evaluate(
         self,
@@ -402,6 +410,7 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
             callbacks: those of `fit`.
             return_dict: whether to give both by name, or the loss alone.
         """
+        self._check_ids(x)
         calls = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
         if calls:
             calls.on_test_begin()

@@ -50,6 +50,18 @@ def test_logits_are_those_of_both_towers(kind, tmp_path):
     )
 
 
+def test_quantised_tower_keeps_its_integers():
+    arrays, model = expected("clip"), keras_vit.build(weights=TOWERS / "clip")
+    with pytest.warns(UserWarning, match="does not have a `quantize` method"):  # and needs none
+        model.quantize("int8")
+    found = keras_vit.zero_shot(model, arrays["text_embeds"])
+    (projection,) = (layer for layer in found.layers if layer.name == "projection")
+    assert projection.quantization_mode == "int8"
+    rows = numpy(model(arrays["images"]))
+    cosines = rows / np.linalg.norm(rows, axis=-1, keepdims=True) @ arrays["text_embeds"].T
+    np.testing.assert_allclose(numpy(found(arrays["images"])), np.exp(model.logit_scale) * cosines, atol=1e-4)
+
+
 @pytest.mark.parametrize(("kind", "similarity"), [("clip", (1.7, 0.0)), ("siglip", (1.7, -0.6))])
 def test_file_of_both_towers_gives_its_scale_and_says_what_is_set_aside(kind, similarity):
     assert (tower(kind).logit_scale, tower(kind).logit_bias) == pytest.approx(similarity)

@@ -1,5 +1,7 @@
 """The losses of CLIP and SigLIP and their gradients are those of NumPy in float64, on one device and on two."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -223,6 +225,12 @@ def test_wrong_towers_are_refused():
         for method in (model.fit, model.evaluate, model.predict):
             with pytest.raises(ArgumentError, match="ids"):
                 method(data | {"ids": ids})
+    fewer = {"images": data["images"], "ids": data["ids"][:3]}
+    for method in (model.fit, model.predict, functools.partial(model.evaluate, batch_size=3)):
+        with pytest.raises(ArgumentError, match="4 images and 3 rows of ids"):
+            method(fewer)
+        with pytest.raises(ArgumentError, match="at least one text and one id"):
+            method(data | {"ids": data["ids"][:, :0]})
     with pytest.raises(ArgumentError, match="`batch_size` must be at least 2"):
         model.fit(data, batch_size=1)
     with pytest.raises(ValueError, match="Pass an optimizer alone"):

@@ -66,6 +66,8 @@ def zero_shot_classifier(
         similarity=(scale, bias),
     )
     for old, new in zip(heads, [layer for layer in found.layers if layer.name == "projection"], strict=True):
+        if old.quantization_mode:
+            new.quantize(old.quantization_mode)
         new.set_weights(old.get_weights())
     head.set_weights([(np.exp(scale) * texts).T, np.full(len(texts), bias)])
     return found
