@@ -1,8 +1,9 @@
 """From names and files to text towers, tokenizers and zero-shot classifiers."""
 
+import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ from keras_vit.weights.resolve_text import TextSource, find_text
 from keras_vit.weights.text import TextCheckpoint, check_family, read_text_checkpoint
 
 _CLIP_IDS = 49408  # of OpenAI's vocabulary
+# Fields that tensors show, which are held to the config elsewhere.
+_STORED = {
+    "vocabulary_size",
+    "max_length",
+    "hidden_size",
+    "num_layers",
+    "mlp_dim",
+    "projection_size",
+    "projection_bias",
+}
 _POSITIONS = "position_embedding/table"
 
 
@@ -70,7 +81,7 @@ def build_text(
         max_length: T, ids of a text; by default as many as the file has positions.
         name: of the model.
         sha256: hexadecimal digest that the file must have.
-        strict: whether to refuse weights that must be adapted, as by fewer positions.
+        strict: whether to refuse weights that must be adapted, as by fewer positions, or whose config is contradicted.
         **config_overrides: fields of `TextConfig` to replace; `num_heads` is needed for files of authors, which do not
             say it.
 
@@ -104,10 +115,11 @@ def build_text(
             f"the file must have the sha256 that was asked for.\nReceived: {checkpoint.path} with {found}."
         )
     wanted = checkpoint.config(**{**source.fields, **given}) if config is None else config.replace(**given)
+    facts, differing = _unstored_facts(checkpoint, source, wanted, given if config is None else TEXT_FIELDS)
     with uninitialized_variables():
         model = build_text_graph(wanted, include_top, name or "text")
-    model.load_report = (*describe_other_file(checkpoint.path), *_fill(model, checkpoint, strict))
-    model.provenance = {**checkpoint.provenance, **source.facts}
+    model.load_report = (*describe_other_file(checkpoint.path), *_fill(model, checkpoint, strict, differing))
+    model.provenance = facts
     model.load_report += source.contradictions(checkpoint.fields)
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
     model.weights_source = source.record or checkpoint.path
@@ -127,10 +139,27 @@ def has_weights_of(text: TextTransformer, weights: FilePath) -> bool:
     )
 
 
-def _fill(model: TextTransformer, checkpoint: TextCheckpoint, strict: bool) -> tuple[str, ...]:
-    """Gives the model its weights; a line for each adaptation."""
-    tensors, variables = dict(checkpoint.tensors), {variable.path: variable for variable in model.variables}
+def _unstored_facts(
+    checkpoint: TextCheckpoint, source: TextSource, config: TextConfig, given: Collection[str]
+) -> tuple[dict[str, tuple[Any, str]], list[str]]:
+    """Fields that no tensor says, `{name: (value, source)}`, and a line for each that the caller has otherwise."""
+    stated = {**checkpoint.provenance, **source.facts}
+    own = {name: (getattr(config, name), "the caller") for name in given if name not in _STORED}
+    usual = {field.name: field.default for field in dataclasses.fields(TextConfig) if field.name != "num_heads"}
     lines = []
+    for name, (value, _) in own.items():
+        fact, by = stated.get(name) or (checkpoint.fields.get(name, usual.get(name)), "the file's software")
+        if value not in (fact, "none") and fact is not None:  # "none" are all places, of which none is pooled
+            lines.append(f"{name} {value}, where {by} has {fact}")
+    return stated | own, lines
+
+
+def _fill(
+    model: TextTransformer, checkpoint: TextCheckpoint, strict: bool, differing: Sequence[str]
+) -> tuple[str, ...]:
+    """Gives the model its weights; a line for each adaptation, besides those on fields that differ."""
+    tensors, variables = dict(checkpoint.tensors), {variable.path: variable for variable in model.variables}
+    lines = [*differing]
     table, length = tensors.get(_POSITIONS), model.config.max_length
     if table is not None and table.shape[0] > length:
         tensors[_POSITIONS] = table[:length]

@@ -1,10 +1,11 @@
 """Which tokenizer a folder or file has: its vocabulary, and what the software of the folder does around it."""
 
 import base64
+import contextlib
 import json
 import string
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +167,9 @@ def open_tokenizer(
     name = "" if file is None else file.name
     if file is None or name.endswith((".gz", ".txt")):
         data = None if file is None else read_regular(file, _MOST_BYTES)
-        pieces, usual, length = (
-            clip_pieces(data, "open_clip" if software == "open_clip" else spelling),
-            "lower",
-            _CLIP_LENGTH,
-        )
+        with _named(file):
+            pieces = clip_pieces(data, "open_clip" if software == "open_clip" else spelling)
+        usual, length = "lower", _CLIP_LENGTH
         facts["pad_id"] = 0
     elif name.endswith(".model"):
         pieces = Pieces("fairseq" if "bpe" in name else "sentencepiece", read_regular(file, _MOST_BYTES))
@@ -184,7 +183,8 @@ def open_tokenizer(
             if kind != "Unigram":
                 usual = "lower_ascii" if is_lower_ascii(pieces) else "lowercase"
         length = _CLIP_LENGTH if '"</w>"' in pieces.data.decode() else _OTHER_LENGTH
-        facts["pad_id"] = _padding(file.parent, pieces)
+        with _named(file):
+            facts["pad_id"] = _padding(file.parent, pieces)
     if software == "open_clip":
         usual = options.get("clean") or ("whitespace" if is_by_name else "lower")
         facts["pad_id"] = facts.get("pad_id") if is_by_name else 0
@@ -193,7 +193,8 @@ def open_tokenizer(
     elif model in _HF_LENGTHS:
         _warn_of_left_sides(folder)
         length = text.get("max_position_embeddings", _HF_LENGTHS[model])
-    return Tokenizer(pieces, max_length or length, usual if clean is None else clean, **facts)
+    with _named(file):
+        return Tokenizer(pieces, max_length or length, usual if clean is None else clean, **facts)
 
 
 def _open_clip_options(text: Mapping[str, Any], is_by_name: bool) -> dict[str, Any]:
@@ -284,6 +285,17 @@ def _object(config: Mapping[str, Any], *names: str) -> dict:
     return dict(config)
 
 
+@contextlib.contextmanager
+def _named(file: Path | None) -> Iterator[None]:
+    """Adds the file to an error on its vocabulary."""
+    try:
+        yield
+    except ArgumentError as error:
+        if file is None or "source" not in error.parameters:
+            raise
+        raise ArgumentError(f"{error} File: {printable(file)}.", error.parameters) from error
+
+
 def _of_json(file: Path) -> tuple[Pieces, str]:
     """The pieces of a `tokenizer.json`, or of a `vocab.json` with its merges; and the kind of the model."""
     data = read_regular(file, _MOST_BYTES)
@@ -294,7 +306,9 @@ def _of_json(file: Path) -> tuple[Pieces, str]:
     if file.name == "vocab.json":
         if not file.with_name("merges.txt").is_file():
             raise FileNotFoundError(f"a vocab.json needs the merges.txt next to it.\nReceived: {file} alone.")
-        return transformers_pieces(found, read_regular(file.with_name("merges.txt"), _MOST_BYTES).decode()), "BPE"
+        merges = read_regular(file.with_name("merges.txt"), _MOST_BYTES)
+        with _named(file):
+            return transformers_pieces(found, merges.decode(errors="replace")), "BPE"
     model = found.get("model") if isinstance(found, dict) else None
     if not isinstance(model, dict):
         raise ArgumentError(

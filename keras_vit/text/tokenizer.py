@@ -10,6 +10,7 @@ import gzip
 import importlib.resources
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -19,6 +20,7 @@ from keras_vit.checks import ArgumentError, check_choice, check_installed, check
 from keras_vit.text.cleaning import CLEANINGS
 
 _HALVES = re.compile("[\ud800-\udfff]")
+_SPELLED = re.compile("▁?(<.+>)?")  # what the words of special ids are, of which there may be none
 _AT_ONCE = 8192  # texts; the libraries keep much more of each than its ids
 _CLIP_MERGES = 49152 - 256 - 2  # of the lines below the header; the others are not read
 _CLIP_PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
@@ -97,6 +99,10 @@ class Tokenizer:
             ids[ids == self.end_id] = self.written_end
         return ids, lengths
 
+    def has_words_from(self, first: int) -> bool:
+        """Whether an id of at least `first` is a piece of texts, and no special one in `<>`."""
+        return any(not _SPELLED.fullmatch(self._encode.word(number)) for number in range(first, self.vocabulary_size))
+
     def get_config(self) -> dict[str, Any]:
         """What `__init__` takes, but for the pieces."""
         return {name: getattr(self, name) for name in ("max_length", "clean", "pad_id", "written_end")}
@@ -130,7 +136,7 @@ def check_texts(name: str, texts: Any) -> list[str]:
 
 
 _Facts = tuple[int | None, int | None, int, int]  # start, end, vocabulary, padding
-_Encoder = Callable[[Sequence[str]], list[list[int]]]
+_Encoder = Any  # a call of texts gives their ids, and `word` that of an id
 
 
 def _no_vocabulary(library: str, error: Exception) -> ArgumentError:
@@ -168,6 +174,9 @@ class _ByTokenizers:
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self.model.encode_batch_fast(list(texts))]
 
+    def word(self, number: int) -> str:
+        return self.model.id_to_token(number) or ""
+
 
 class _BySentencePiece:
     """Ids by the library `sentencepiece`, with the end that its model names; a start is never added."""
@@ -177,6 +186,8 @@ class _BySentencePiece:
         import sentencepiece
 
         try:
+            if not data:  # which the library takes, and fails at the first text
+                raise RuntimeError("an empty file")
             self.model = sentencepiece.SentencePieceProcessor(model_proto=data)
         except RuntimeError as error:
             raise _no_vocabulary("sentencepiece", error) from error
@@ -190,6 +201,9 @@ class _BySentencePiece:
         ends = [] if self.end is None else [self.end]
         return [ids + ends for ids in self.model.encode(list(texts), out_type=int)]
 
+    def word(self, number: int) -> str:
+        return str(self.model.id_to_piece(number))
+
 
 class _ByFairseq(_BySentencePiece):
     """The same in the order of fairseq: ids 0 to 3 are start, padding, end and unknown, and pieces are one further."""
@@ -202,6 +216,9 @@ class _ByFairseq(_BySentencePiece):
         unknown = self.model.unk_id()
         found = self.model.encode(list(texts), out_type=int)
         return [[0, *(3 if piece == unknown else piece + 1 for piece in ids), 2] for ids in found]
+
+    def word(self, number: int) -> str:
+        return super().word(number - 1)
 
 
 _ENCODERS: Mapping[str, Callable[[bytes], Any]] = {
@@ -224,8 +241,13 @@ def clip_pieces(vocabulary: bytes | None = None, software: str = "openai") -> Pi
     """
     if vocabulary is None:
         vocabulary = (importlib.resources.files("keras_vit.text") / "vocabulary" / "clip.txt.gz").read_bytes()
-    text = gzip.decompress(vocabulary) if vocabulary[:2] == b"\x1f\x8b" else vocabulary
-    merges, letters = _merges(text.decode()), _byte_letters()
+    try:
+        text = (gzip.decompress(vocabulary) if vocabulary[:2] == b"\x1f\x8b" else vocabulary).decode()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise _no_vocabulary("open_clip", error) from error
+    merges, letters = _merges(text), _byte_letters()
+    if not merges:
+        raise _no_vocabulary("open_clip", ValueError("no merges"))
     words = [*letters, *(f"{letter}</w>" for letter in letters), *map("".join, merges), *_SPECIAL[software]]
     return _byte_pairs({word: number for number, word in enumerate(words)}, merges, _SPECIAL[software], None)
 
@@ -246,8 +268,21 @@ def transformers_pieces(vocab: Mapping[str, int], merges: str) -> Pieces:
     Args:
         vocab: the object of `vocab.json`.
         merges: the text of `merges.txt`.
+
+    Raises:
+        ValueError: for words of the vocabulary, other than bytes and those in `<>`, that no merge makes.
     """
-    return _byte_pairs(vocab, _merges(merges), _SPECIAL["openai"], CLIP_NORMALIZER)
+    pairs = _merges(merges)
+    made = {"".join(pair) for pair in pairs}
+    words = [word for word in vocab if len(word.removesuffix("</w>")) > 1 and not re.fullmatch("<.+>", word)]
+    if lost := [word for word in words if word not in made]:
+        raise ArgumentError(
+            "each word of a vocab.json that is no byte must be made by a merge of the merges.txt next to it.\n"
+            f"Received: {len(vocab):,} words and {len(pairs):,} merges, which do not make {len(lost):,}, as "
+            f"{lost[0]!r:.40}. The merges.txt may be cut short, or of another model.",
+            ("source",),
+        )
+    return _byte_pairs(vocab, pairs, _SPECIAL["openai"], CLIP_NORMALIZER)
 
 
 def gemma_pieces(data: bytes) -> Pieces | None:

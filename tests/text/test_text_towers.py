@@ -31,6 +31,7 @@ from keras_vit.weights.text import of_open_clip, of_transformers, read_text_chec
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
 FOLDER = GOLDEN / "text" / "towers"
 INDEX = json.loads((FOLDER / "index.json").read_text())
+TOKENIZERS = GOLDEN / "text" / "tokenizers"
 FILES = {"bv_siglip": "siglip_mini.npz", "bv_siglip2": "siglip_mini.npz", "tips_text": "tips_mini_text.npz"}
 UNIT = 3e-6  # of rows of length 1: a wrong epsilon moves them by 5e-6 at least
 SMALL = TextConfig(64, 8, 16, num_layers=2, num_heads=2, mlp_dim=32, projection_size=12)
@@ -222,6 +223,11 @@ def test_layout_that_is_read_is_written(name, layouts, tmp_path):
 )
 def test_each_fact_that_no_tensor_says_moves_the_rows_beyond_the_bound(name, change):
     model = keras_vit.build_text(weights=FOLDER / name, **given_of(name) | change)
+    ((field, value),) = change.items()
+    assert model.provenance[field] == (value, "the caller")
+    assert [line for line in model.load_report if line.startswith(f"{field} {value}, where ")]
+    with pytest.raises(CheckpointError, match=f"{field} {value}, where "):
+        keras_vit.build_text(weights=FOLDER / name, **given_of(name) | change, strict=True)
     assert np.abs(unit(numpy(model(expected(name)["ids"]))) - expected(name)["text_unit"]).max() > UNIT
 
 
@@ -315,6 +321,13 @@ def test_wrong_ids_and_towers_without_texts_are_refused():
     import tensorflow as tf
 
     model = keras_vit.build_text(SMALL)
+    for rows, refused in ((573, False), (571, True)):  # with the last row of `<mask>` alone, and one of a piece
+        found = keras_vit.build_text(SMALL.replace(vocabulary_size=rows - 1, pooling="last"))
+        found.tokenizer = keras_vit.tokenizer(TOKENIZERS / "xlm_small", max_length=8)
+        with pytest.raises(ArgumentError, match="573 ids") if refused else contextlib.nullcontext():
+            found.embed(["cat"])
+    with pytest.raises(ArgumentError, match="of at least one text and one id"):
+        model.predict(np.zeros((1, 0), "int32"))
     with pytest.raises(ArgumentError, match="of another vocabulary"):
         model(np.full((1, 8), 64, "int32"))
     with pytest.raises(ArgumentError, match="at most 8 ids"):
@@ -330,7 +343,10 @@ def test_wrong_ids_and_towers_without_texts_are_refused():
     for name, other in ((None, "clip"), ("hf_clip", "hf_siglip"), ("hf_siglip", "hf_clip")):
         found = model if name is None else keras_vit.build_text(weights=FOLDER / name)
         source, length = other if name is None else FOLDER / other, found.config.max_length
-        found.tokenizer = keras_vit.tokenizer(source, max_length=length)
+        with (
+            contextlib.nullcontext() if name is None else pytest.warns(UserWarning, match="of 'a photo of a cat', not")
+        ):
+            found.tokenizer = keras_vit.tokenizer(source, max_length=length)
         with pytest.raises(ArgumentError, match="of the vocabulary that it was trained with"):
             found.embed(["cat"])
     siglip = keras_vit.build_text(weights=FOLDER / "hf_siglip")

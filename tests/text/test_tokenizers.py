@@ -95,6 +95,13 @@ def test_two_files_of_transformers_give_what_its_one_file_gives(tmp_path):
         shutil.copy(FOLDER / "clip_small" / file, tmp_path)
     with np.load(FOLDER / "clip_small" / "ids.npz") as arrays:
         np.testing.assert_array_equal(keras_vit.tokenizer(tmp_path)(STRINGS), arrays["transformers"])
+    file = tmp_path / "merges.txt"
+    lines = file.read_text().split("\n")
+    count, words = sum(map(bool, lines[1:])), len(json.loads((tmp_path / "vocab.json").read_text()))
+    file.write_text("\n".join(lines[: 1 + count // 2]))
+    received = rf"{words:,} words and {count // 2} merges, which do not make {count - count // 2}, .*File: .*vocab.json"
+    with pytest.raises(ArgumentError, match=received):
+        keras_vit.tokenizer(tmp_path)
 
 
 def test_rules_of_a_class_hold_where_its_file_is_silent_and_left_sides_are_named(tmp_path):
@@ -178,9 +185,17 @@ def test_wrong_sources_are_refused(tmp_path):
     (tmp_path / "tokenizer.json").rename(tmp_path / "vocab.json")
     with pytest.raises(FileNotFoundError, match=r"needs the merges\.txt"):
         keras_vit.tokenizer(tmp_path)
-    (tmp_path / "spiece.model").write_bytes(b"version https://git-lfs")
-    with pytest.raises(ArgumentError, match="library `sentencepiece`"):
-        keras_vit.tokenizer(tmp_path)
+    for content in (b"version https://git-lfs", b""):
+        (tmp_path / "spiece.model").write_bytes(content)
+        with pytest.raises(ArgumentError, match=r"library `sentencepiece`(?s:.*)File: .*spiece\.model"):
+            keras_vit.tokenizer(tmp_path)
+    (merges,) = (FOLDER / "clip_small").glob("*.gz")
+    whole = merges.read_bytes()
+    damaged = whole[: len(whole) // 2], whole[:2] + b"x" + whole[3:], whole[:40] + bytes(9) + whole[49:], b"", b"\xff"
+    for content in damaged:
+        (tmp_path / merges.name).write_bytes(content)
+        with pytest.raises(ArgumentError, match=rf"library `open_clip`(?s:.*)File: .*{merges.name}"):
+            keras_vit.tokenizer(tmp_path / merges.name)
     for wrong in (None, 5):
         with pytest.raises(TypeError, match="`source` must be a path or a name"):
             keras_vit.tokenizer(wrong)

@@ -27,6 +27,7 @@ from keras_vit.text.tokenizer import Pieces, Tokenizer
 
 _WIDTHS = 16  # ids of causal towers are cut to a multiple of it after the longest end
 _FEWEST_ROWS, _MOST_ROWS = 0.9, 1.01  # ids of a tokenizer, as a share of the rows of a tower's token table
+_SAMPLE = "a photo of a cat"
 NO_TOKENIZER = "tokenizer left out"  # how the line on it begins
 _TOKENIZER, _PIECES = "tokenizer.json", "pieces"  # files of a tokenizer in a `.keras` archive
 
@@ -91,7 +92,7 @@ class TextTransformer(keras.Model):
             ValueError: for a tokenizer of another length than a tower has that reads its padding.
 
         Warns:
-            UserWarning: if it takes the place of one with the same vocabulary that makes other ids.
+            UserWarning: if it takes the place of one that makes other ids.
         """
         return self._tokenizer
 
@@ -101,7 +102,7 @@ class TextTransformer(keras.Model):
         if isinstance(tokenizer, Tokenizer):
             if _reads_padding(self.config) and tokenizer.max_length != self.config.max_length:
                 raise _length_error(self.config, f"a tokenizer of max_length={tokenizer.max_length}")
-            if isinstance(old, Tokenizer) and old.pieces == tokenizer.pieces:
+            if isinstance(old, Tokenizer):
                 _warn_of_other_ids(old, tokenizer)
         self._tokenizer = tokenizer
 
@@ -193,11 +194,16 @@ class TextTransformer(keras.Model):
 
 
 def _warn_of_other_ids(old: Tokenizer, new: Tokenizer) -> None:
-    """Warns where texts of one vocabulary get other ids than those that the tower was trained with."""
+    """Warns where texts get other ids than those that the tower was trained with."""
     facts = {name: value for name, value in old.get_config().items() if name != "max_length"}
     changed = [
         f"{name}={value!r}, not {getattr(new, name)!r}" for name, value in facts.items() if getattr(new, name) != value
     ]
+    if old.pieces != new.pieces:  # perhaps the same vocabulary in another file, around which other things are done
+        shown = [tokenizer.ids_and_lengths(_SAMPLE) for tokenizer in (old, new)]
+        fewest = min(min(ids.shape[1], int(lengths[0])) for ids, lengths in shown) - 1  # the end may be a cut's
+        first = [ids[0, :fewest].tolist() for ids, _ in shown]
+        changed = [f"ids {first[0]} of {_SAMPLE!r}, not {first[1]}"] if first[0] != first[1] else []
     if changed:
         warnings.warn(
             f"the tokenizer that was here before has {', '.join(changed)}. If the tower was trained with that one, the "
@@ -226,7 +232,8 @@ def _lengths(ids: np.ndarray, config: TextConfig) -> np.ndarray:
 def check_tokenizer(model: TextTransformer) -> Tokenizer:
     """The tokenizer of a text tower; raises unless its ids can be those that the tower was trained with.
 
-    Tables of tokens have some rows more or less than the vocabulary has ids: added ones, or a round number.
+    Tables of tokens have some rows more than the vocabulary has ids, or fewer: a round number, without its last ids,
+    as `<extra_id_0>`, which no text has.
     """
     tokenizer, config = model.tokenizer, model.config
     if not isinstance(tokenizer, Tokenizer):
@@ -238,7 +245,8 @@ def check_tokenizer(model: TextTransformer) -> Tokenizer:
         )
     ids, rows, end = tokenizer.vocabulary_size, config.vocabulary_size, tokenizer.end_id
     is_largest = config.pooling != "argmax" or (end is not None and end >= _FEWEST_ROWS * ids)
-    if not _FEWEST_ROWS * rows <= ids <= _MOST_ROWS * rows or not is_largest or config.end_id not in (None, end):
+    is_of_size = _FEWEST_ROWS * rows <= ids <= _MOST_ROWS * rows and not tokenizer.has_words_from(rows)
+    if not is_of_size or not is_largest or config.end_id not in (None, end):
         what = f"with the end {config.end_id}" if config.pooling == "end" else f"that takes {config.pooling!r}"
         raise ArgumentError(
             "a text tower reads ids of the vocabulary that it was trained with.\n"
@@ -274,8 +282,10 @@ def check_ids(ids: Any, config: TextConfig | None) -> None:
             "`model.embed(texts)`.",
             parameters=("ids",),
         )
-    if shape[0] == 0:
-        raise ArgumentError(f"`ids` must be of at least one text.\nReceived: shape {shape}.", parameters=("ids",))
+    if 0 in shape:
+        raise ArgumentError(
+            f"`ids` must be of at least one text and one id.\nReceived: shape {shape}.", parameters=("ids",)
+        )
     length = shape[1]
     if length is not None and length > config.max_length:
         raise ArgumentError(
