@@ -25,7 +25,9 @@ _START = 64  # bytes of a photo by which its place is found
 _LARGE_PHOTO = 1 << 26  # bytes, the mean of a group of rows; also those that are read at once
 _NEEDS_CACHE = "the photos of a compressed Parquet file are copied into the cache, which must be writable"
 _ONLY_PATHS = "Photos are read by paths from one file, as the table set.csv or set.parquet, with a column path."
-_RATIO = 50  # of what a column inflates to and its size in the file; photos are compressed already
+# Of what a column inflates to and its size in the file, above `_ROOM` bytes; photos are compressed already. A group of
+# rows is held to less, as it may be one page, which is in memory some three times while it is read.
+_RATIO, _GROUP_RATIO, _ROOM = 50, 8, 1 << 28
 
 
 def read_rows(path: str, copy: Callable[[], Path]) -> Rows:
@@ -152,17 +154,17 @@ def _check_inflated(path: str, file: Any, columns: Sequence[str]) -> None:
         chunks = [chunk for group in range(file.num_row_groups) for chunk in _chunks(file, group, name)]
         _check_size(path, sum(chunk.total_uncompressed_size for chunk in chunks), whole)
         for chunk in chunks:
-            rows = max(chunk.num_values, 1)
-            _check_size(path, chunk.total_uncompressed_size, chunk.total_compressed_size, rows * _LARGE_PHOTO)
+            _check_size(path, chunk.total_uncompressed_size, chunk.total_compressed_size, _GROUP_RATIO)
 
 
-def _check_size(path: str, size: int, compressed: int, room: int = 1 << 30) -> None:
-    if size > room and size > _RATIO * compressed:
+def _check_size(path: str, size: int, compressed: int, ratio: int = _RATIO) -> None:
+    if size > _ROOM and size > ratio * compressed:
         raise ShardError(
-            f"what a Parquet file holds may be {_RATIO} times as large as the file",
+            f"what a Parquet file holds may be {_RATIO} times as large as the file, and a group of rows of more than "
+            f"{_ROOM:,} bytes {_GROUP_RATIO} times as large as in the file",
             path,
             f"whose columns inflate from {compressed:,} to {size:,} bytes or more",
-            "Write such photos without compression.",
+            "Write such photos without compression, or in smaller groups of rows.",
         )
 
 
@@ -173,12 +175,18 @@ def _chunks(file: Any, group: int, name: str) -> list[Any]:
     return [column for column in columns if f"{column.path_in_schema}.".startswith(f"{name}.")]
 
 
+def _rows_at_once(file: Any, image: str, group: int) -> int:
+    """How many rows of a group to read together: few where photos are large."""
+    chunks = _chunks(file, group, image)
+    size = sum(chunk.total_uncompressed_size for chunk in chunks)
+    may_repeat = any(chunk.has_dictionary_page for chunk in chunks)  # then each row may be as large as all are here
+    mean = size // (1 if may_repeat else max(file.metadata.row_group(group).num_rows, 1))
+    return max(min(_AT_ONCE, _LARGE_PHOTO // max(mean, 1)), 1)
+
+
 def _photos(file: Any, image: str, group: int) -> Iterator[bytes | None]:
-    """The bytes of every row of a group; few rows at once where photos are large."""
-    size = sum(chunk.total_uncompressed_size for chunk in _chunks(file, group, image))
-    mean = size // max(file.metadata.row_group(group).num_rows, 1)
-    at_once = max(min(_AT_ONCE, _LARGE_PHOTO // max(mean, 1)), 1)
-    for batch in file.iter_batches(at_once, row_groups=[group], columns=[image]):
+    """The bytes of every row of a group."""
+    for batch in file.iter_batches(_rows_at_once(file, image, group), row_groups=[group], columns=[image]):
         column = batch.column(0)
         yield from (column.field("bytes") if hasattr(column, "field") else column).to_pylist()
 

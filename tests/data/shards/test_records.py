@@ -306,16 +306,23 @@ def test_row_without_a_photo_is_a_bad_image_like_any_other(tmp_path, form):
 def test_parquet_whose_photos_inflate_is_refused_before_they_are_read(tmp_path, monkeypatch):
     path = tmp_path / "a.parquet"
     photos_of, read_photos = parquet._photos, []
-    monkeypatch.setattr(parquet, "_LARGE_PHOTO", 2**20)
+    monkeypatch.setattr(parquet, "_ROOM", 2**20)
     monkeypatch.setattr(parquet, "_photos", lambda *given: read_photos.append(given) or photos_of(*given))
-    for photos, form in (([JPEGS[0] + bytes(2**22)] * 6, "gzip"), ([bytes(2**22)], "zstd")):
+    noise = JPEGS[0] + np.random.default_rng(0).bytes(2**18)  # so that the whole inflates to less than 50 times
+    inflating = JPEGS[0] + bytes(2**22)
+    for photos, form in (([inflating] * 6, "gzip"), ([inflating], "zstd"), ([noise, inflating], "zstd")):
         pq.write_table(table(photos, label=None), path, compression=form, use_dictionary=False)
-        with pytest.raises(ValueError, match="columns inflate from"):
+        with pytest.raises(
+            ValueError, match=r"(?s)group of rows of more.*8 times.*columns inflate from.*smaller groups"
+        ):
             open_source(path)
     assert not read_photos
     monkeypatch.setattr(parquet, "_photos", photos_of)
+    monkeypatch.setattr(parquet, "_LARGE_PHOTO", 2**18)
+    pq.write_table(table([noise] * 40, label=None), path, dictionary_pagesize_limit=2**20)
+    with pq.ParquetFile(path) as file:
+        assert parquet._rows_at_once(file, "image", 0) == 1  # as each row is 2**18 bytes, whatever the mean
     pq.write_table(table([JPEGS[0]] * 6000, label=None), path)  # 6000 times by a dictionary
-    monkeypatch.setattr(parquet._check_size, "__defaults__", (2**20,))
     with pytest.raises(ValueError, match="columns inflate from"):
         list(shard_photos(path))
     assert not list((cache_dir() / "shards").glob("*.photos"))
