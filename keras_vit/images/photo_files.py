@@ -10,6 +10,7 @@ trained on them sees a photo twice, or one that its owner has thrown away.
 import collections
 import dataclasses
 import os
+import posixpath
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -44,7 +45,7 @@ _BEGINNINGS += rb"|GIF8[79]a|II\*\0|MM\0\*|.{4}ftyp(avif|hei[cfmsx]|mif1|msf1)" 
 _LONGEST_BEGINNING = 12
 # Files that usually lie among photos and shards: labels, checksums, notes and what systems and programs keep.
 _SIDE_FILES = (
-    ".asc .bib .cff .cfg .cls .crc .css .csv .dat .db .doc .docx .done .env .h5 .html .htm .idx .index .ini .ipynb .js "
+    ".asc .bib .cff .cfg .cls .crc .css .csv .db .doc .docx .done .env .h5 .html .htm .idx .index .ini .ipynb .js "
     ".json .jsonl .keras .lnk .lock .log .lst .mat .md .md5 .names .npy .npz .ok .onnx .pbtxt .pdf .pkl .proto .pt "
     ".pth .py .pyc .rst .rtf .safetensors .sh .sha1 .sha256 .sha512 .sig .sqlite .toml .tsv .txt .url .xls .xlsx .xml "
     ".xmp .yaml .yml .jsonld .photos"  # the last are copies in a cache of this library
@@ -105,9 +106,29 @@ class PassedOver:
                 f"{count} not read, as the suffix is not that of a photo: {first}. Rename those that are photos"
             )
         if hidden := [path for path in self.hidden if is_photo(_shown(path)) or _photos_by_name(path)]:
-            items = plural(len(hidden), "hidden or system item")
-            lines.append(f"{items} with photos not read: {printable(', '.join(sorted(hidden)[:_NAMED_HIDDEN]))}")
+            lines.append(hidden_note(hidden))
         return lines
+
+
+def hidden_note(paths: Collection[str]) -> str:
+    """A line about hidden photos, and folders with photos that are hidden or belong to a system."""
+    items = plural(len(paths), "hidden or system item")
+    return f"{items} with photos not read: {printable(', '.join(sorted(paths)[:_NAMED_HIDDEN]))}"
+
+
+def hidden_part(path: str) -> str:
+    """The path of a photo up to its first folder that is hidden or a system's, or all of a hidden photo's; else `""`.
+
+    Args:
+        path: with `/` between its parts, as in a tar.
+    """
+    *folders, name = posixpath.normpath(path).split("/")
+    if not is_photo(_shown(name)):
+        return ""
+    system = next((number for number, part in enumerate(folders) if part != ".." and is_system(part)), None)
+    if system is None:
+        return path if name.startswith(".") else ""
+    return "/".join(folders[: system + 1])
 
 
 def _listed(found: list[tuple[str, str]]) -> str:

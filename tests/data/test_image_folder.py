@@ -230,7 +230,7 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     for name in ("._0.jpeg", ".DS_Store", "Thumbs.db", "desktop.ini"):
         (root / "ash" / name).write_bytes(b"x")
     (root / "loose.JPG").write_bytes(encoded(picture()))
-    for name in ("w.jpg?width=300", "w.jpg.1", "w.jpg_large", "w.png~", "w.part", "w.jpg.bak"):
+    for name in ("w.jpg?width=300", "w.jpg.1", "w.jpg_large", "w.png~", "w.part", "w.jpg.bak", "w.dat"):
         (root / "ash" / name).touch()
     for name in ("w.jpg.json", "w.md5", "w.csv~"):  # which are no photos
         (root / "ash" / name).touch()
@@ -238,7 +238,7 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     for name in ("more.tar", "vectors/photos.jsonl", "vectors/part-00000.parquet"):  # the last is of `embed`
         (root / "birch" / name).parent.mkdir(exist_ok=True)
         (root / "birch" / name).touch()
-    line = f"6 files not read, as the suffix is not that of a photo: {root}/ash/w.jpg.1. Rename those that are photos"
+    line = f"7 files not read, as the suffix is not that of a photo: {root}/ash/w.dat. Rename those that are photos"
     with (
         pytest.warns(UserWarning, match=re.escape(line)),
         pytest.warns(UserWarning, match="24 hidden or system items with photos not read: .*/photos/#recycle, "),
@@ -256,7 +256,7 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     kinds = source.describe()["ignored_kinds"]
     assert kinds["photos in @eaDir"] == 2
     assert kinds["photos outside of the class folders"] == 1
-    assert kinds["other files"] == 16
+    assert kinds["other files"] == 17
     assert list(kinds) == sorted(kinds, key=lambda kind: (-kinds[kind], kind))  # not as the disk has them
 
 

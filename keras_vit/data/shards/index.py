@@ -24,14 +24,14 @@ from keras_vit.data.shards import parquet, records, tars
 from keras_vit.data.shards.finding import common_folder
 from keras_vit.data.shards.rows import Row, Rows, ShardError, with_unique_keys
 from keras_vit.files import FileKindError, atomic_write, open_regular
-from keras_vit.images.photo_files import shard_kind
+from keras_vit.images.photo_files import hidden_note, shard_kind
 from keras_vit.pages.formatting import printable
 
 NAME = ".keras_vit_index.npz"
-_FORMAT = 4  # version of the file; another one makes it anew, as one in which photos of a tar may be missing
+_FORMAT = 5  # version of the file; another one makes it anew, as one that lacks hidden photos of a tar
 _ENDS = 4096  # bytes at the begin and the end of a shard, in its stamp
 CHECK_BYTES = 17  # bytes that are kept of the check of a photo
-_OWN = ("schema", "class_names", "copied")  # facts about a shard
+_OWN = ("schema", "class_names", "copied", "hidden")  # facts about a shard
 _COLUMNS = ("offset", "size", "label")
 
 
@@ -66,8 +66,8 @@ def read_index(files: Sequence[Path]) -> list[IndexedShard]:
         OSError: for one that is not there.
 
     Warns:
-        UserWarning: if the index is damaged, or shards have changed or are gone since it was made. For shards that are
-            scanned, of images that are no photos of their own.
+        UserWarning: if the index is damaged, or shards have changed or are gone since it was made. Of hidden photos in
+            tars. For shards that are scanned, of images that are no photos of their own.
     """
     folder = common_folder(files)
     names = _names(files, folder)
@@ -96,6 +96,8 @@ def read_index(files: Sequence[Path]) -> list[IndexedShard]:
             f"{len(further):,} image(s) of tars are further fields of examples and not read, as "
             f"{printable(further[0])}. If they are photos of their own, replace the first dots in their names."
         )
+    if hidden := [f"{shard.path}:{part}" for shard in found for part in shard.rows.hidden]:
+        _warn(f"{hidden_note(hidden)}.")
     if empty := [shard.path for shard in found if not shard.rows.rows]:
         _warn(f"{len(empty):,} shard(s) hold no photo, as {printable(empty[0])}. Bring them again, or remove them.")
     return found
@@ -263,6 +265,7 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
         names = shard.pop("class_names")
         _check_texts([name, stamp, shard.get("schema", "")])
         _check_texts([] if names is None else names)
+        _check_texts(shard.get("hidden"))
         own_rows = rows[start : start + count]
         size = int(stamp.split()[0])
         if count < 0 or any(row.offset + row.size > size for row in own_rows if not shard["copied"]):

@@ -40,6 +40,7 @@ class Rows:
         checks: what a check found of each photo, uint8 `(n, 17)`: EXIF orientation, and 16 bytes of digest. Zeros stand
             for a photo that is to be checked again: a bad one, and one for Pillow, which another machine may lack.
         further: names of members of a tar with further images of its examples, as `x.seg.png`. The index has none.
+        hidden: paths in a tar of hidden photos, and of hidden and system folders with photos.
     """
 
     rows: list[Row]
@@ -48,6 +49,7 @@ class Rows:
     copied: bool = False
     checks: np.ndarray | None = None
     further: Sequence[str] = ()
+    hidden: Sequence[str] = ()
 
 
 class ShardError(ValueError):

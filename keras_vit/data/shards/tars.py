@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from keras_vit.data.shards.rows import LABELS, Row, Rows, ShardError, is_number, label_text
 from keras_vit.files import open_regular
-from keras_vit.images.photo_files import SUFFIXES, is_like_a_photo, is_photo, is_system
+from keras_vit.images.photo_files import SUFFIXES, hidden_part, is_like_a_photo, is_photo, is_system
 from keras_vit.pages.formatting import plural, printable
 
 _BLOCK = 512  # bytes, of which a tar consists
@@ -42,11 +42,14 @@ def read_rows(path: str) -> Rows:
     photos: dict[str, tuple[str, int, int]] = {}
     labels: dict[str, dict[str, str | None]] = {}
     dotted: dict[str, str] = {}
+    hidden: dict[str, None] = {}
     with_dots, unread = set(), []
     with open_regular(path) as file:
         for name, (offset, size) in _find_members(path, file):
             key, kind = member_key(name)
-            if kind in _LABELS:
+            if part := hidden_part(name):
+                hidden[part] = None
+            elif kind in _LABELS:
                 labels.setdefault(key, {})[kind] = _label(path, name, _read_member(path, file, name, offset, size))
             elif kind in SUFFIXES and is_photo(os.path.basename(name)):
                 if key in photos:
@@ -74,7 +77,7 @@ def read_rows(path: str) -> Rows:
     rows = []
     for key, (name, offset, size) in photos.items():
         rows.append(Row(name, _merge_labels(path, key, labels.get(key, {})), offset, size))
-    return Rows(rows, further=[*dotted])
+    return Rows(rows, further=[*dotted], hidden=[*hidden])
 
 
 def _merge_labels(path: str, key: str, found: dict[str, str | None]) -> str | None:

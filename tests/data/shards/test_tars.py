@@ -135,6 +135,17 @@ def test_photo_with_two_dots_is_refused_unless_another_of_its_key_is_plain(tmp_p
             read_rows(str(path))
 
 
+def test_hidden_photos_of_a_tar_are_named_each_time_by_training_and_embedding(tmp_path):
+    hidden = [".z.png", "a/.git/z.png", "__MACOSX/z.png", "@eaDir/b/1.jpg", "@eaDir/b/2.jpg"]
+    members = [*labelled("b.jpg", *hidden), ("._b.jpg", b"x"), ("__MACOSX/._b.jpg", b"x"), (".cache/a.txt", b"x")]
+    write_tar(tmp_path / "a.tar", members)
+    line = rf"4 hidden or system items with photos not read: {tmp_path}/a\.tar:\.z\.png, .*:@eaDir, .*:__MACOSX\.$"
+    for read in (open_source, list_photos, shard_photos):
+        with pytest.warns(UserWarning, match=line):
+            found = [*read(tmp_path)] if read is shard_photos else read(tmp_path)
+    assert [key for key, _ in found] == ["a.tar:zero.png", "a.tar:b.jpg"]
+
+
 def test_sizes_of_more_than_eight_gigabytes_are_read(tmp_path):
     """As GNU and pax write them; the photo lies after 9 GiB of nothing, which takes no room on the disk."""
     hole = 9 * 2**30
