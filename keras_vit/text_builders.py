@@ -18,7 +18,7 @@ from keras_vit.config.text import TEXT_FIELDS, TextConfig
 from keras_vit.config.variants import ENCODERS
 from keras_vit.files import expand_path, file_sha256, read_json_object
 from keras_vit.model.copies import initialize_variables, uninitialized_variables
-from keras_vit.model.two_towers.text_tower import NO_TOKENIZER, TextTransformer, build_text_graph
+from keras_vit.model.two_towers.text_tower import NO_TOKENIZER, TextTransformer, build_text_graph, check_tokenizer
 from keras_vit.model.two_towers.zero_shot import (
     check_image_tower,
     check_projections,
@@ -28,9 +28,10 @@ from keras_vit.model.two_towers.zero_shot import (
     zero_shot_classifier,
 )
 from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.text.cleaning import CLEANINGS
 from keras_vit.text.opening import has_vocabulary, open_tokenizer, vocabulary_name
 from keras_vit.text.templates import NAMED, check_classes, find_templates, prompts
-from keras_vit.text.tokenizer import Tokenizer
+from keras_vit.text.tokenizer import Tokenizer, cut_and_equal_texts
 from keras_vit.weights.checkpoint import describe_other_file, file_in
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import WeightsRecord, usual_weights
@@ -49,6 +50,7 @@ _STORED = {
     "projection_bias",
 }
 _POSITIONS = "position_embedding/table"
+_SHOWN = 40  # last letters of a class's name in an error
 
 
 def build_text(
@@ -131,8 +133,12 @@ def build_text(
 
 
 def has_weights_of(text: TextTransformer, weights: FilePath) -> bool:
-    """Whether a text tower is that of `weights`, whose position table may be longer."""
-    tensors = read_text_checkpoint(_text_source(weights).path).tensors
+    """Whether a text tower is that of `weights` by config and weights; the file's position table may be longer."""
+    source = _text_source(weights)
+    checkpoint = read_text_checkpoint(source.path)
+    tensors, known = checkpoint.tensors, {**checkpoint.fields, **source.fields, "max_length": None}
+    if any(value not in (None, getattr(text.config, name)) for name, value in known.items()):
+        return False
     values = {variable.path: keras.ops.convert_to_numpy(variable) for variable in text.variables}
     return values.keys() == tensors.keys() and all(
         np.array_equal(value, tensors[path][: len(value)].astype(value.dtype)) for path, value in values.items()
@@ -326,12 +332,15 @@ def zero_shot(
         TypeError: for a model of another kind, one text in place of names, or both or neither of `text_embeddings`
             and `classes`.
         ValueError: for a model without one embedding for an image; for a tower without the projection that its file
-            has; for embeddings of another size than the model's,
-            that are not finite or zero; for names that are not K; if neither argument nor file has the scale; for
-            `classes` without a text tower, or with one of another size than the image tower's.
+            has, or with a new one of zeros; for classes whose prompts are cut to the same ids; for embeddings of
+            another size than the model's, that are not finite or zero; for names that are not K; if neither argument
+            nor file has the scale; for `classes` without a text tower, or with one of another size than the image
+            tower's.
 
     Warns:
-        UserWarning: if both towers were loaded from other sources, so that they may be of different models.
+        UserWarning: if `build` and `build_text` loaded the towers from other files, so that they may be of different
+            models; of a tower from a `.keras` file its source is not known. For prompts that are cut, and for classes
+            that the vocabulary cannot tell apart.
 
     Source: arXiv:2103.00020, section 3.1.2 to 3.1.4 (CLIP); arXiv:2303.15343, equation 1 (SigLIP).
     """
@@ -361,7 +370,7 @@ def zero_shot(
         check_same_size(tower, text)
         check_projections(tower, text)
         if not needs_text and tower is model:
-            warn_other_source(tower, text)
+            warn_other_source(tower, text, stacklevel=4)
         embeddings = _class_embeddings(text, names, templates)
         logit_scale = next((scale for scale in (logit_scale, tower.logit_scale) if scale is not None), text.logit_scale)
         logit_bias = next((bias for bias in (logit_bias, tower.logit_bias) if bias is not None), text.logit_bias)
@@ -407,6 +416,46 @@ def _source_of(tower: VisionTransformer) -> FilePath | WeightsRecord:
     return tower.weights_source
 
 
+def _check_ids_differ(tokenizer: Tokenizer, classes: Sequence[str], texts: Sequence[str]) -> None:
+    """Refuses two classes whose prompts are cut to the same ids; warns of equal ids of short ones, and of cut prompts.
+
+    Args:
+        tokenizer: of the text tower.
+        classes: K names.
+        texts: K x n prompts.
+    """
+    different = list(dict.fromkeys(texts))
+    cut, groups = cut_and_equal_texts(different, tokenizer)
+    count, clean = len(texts) // len(classes), CLEANINGS[tokenizer.clean]
+    first_of = {text: group[0] for group in groups for text in group}
+    known: dict[tuple[str, ...], tuple[str, Sequence[str]]] = {}
+    for number, name in enumerate(classes):
+        own = texts[number * count : (number + 1) * count]
+        other, others = known.setdefault(tuple(first_of.get(text, text) for text in own), (name, own))
+        if [clean(text).casefold() for text in own] == [clean(text).casefold() for text in others]:
+            continue
+        pair = " and ".join(repr(each if len(each) <= _SHOWN else f"...{each[-_SHOWN:]}") for each in (other, name))
+        if cut.isdisjoint((*own, *others)):
+            warnings.warn(
+                f"the classes {pair} have the same ids, and so the same scores.",
+                UserWarning,
+                stacklevel=5,
+            )
+            continue
+        raise ArgumentError(
+            f"prompts of different classes must differ in the first {tokenizer.max_length} ids, at which they are "
+            f"cut.\nReceived: the classes {pair}. Use shorter names or templates.",
+            parameters=("classes", "templates"),
+        )
+    if cut:
+        warnings.warn(
+            f"{len(cut):,} of {len(different):,} prompts are longer than {tokenizer.max_length} tokens and are cut, as "
+            f"{min(cut)!r:.80}.",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
 def _class_embeddings(
     text: TextTransformer, classes: Sequence[str], templates: str | Sequence[str] | None
 ) -> np.ndarray:
@@ -414,6 +463,8 @@ def _class_embeddings(
     is_siglip = text.config.pooling == "last" and text.config.layer_norm_epsilon < 5e-6
     canonical = is_siglip and isinstance(templates, str) and templates in NAMED
     found = find_templates(templates)
-    embeddings = text.embed(prompts(classes, found, canonical)).astype("float64")
+    texts = prompts(classes, found, canonical)
+    _check_ids_differ(check_tokenizer(text), classes, texts)
+    embeddings = text.embed(texts).astype("float64")
     embeddings /= np.linalg.norm(embeddings, axis=-1, keepdims=True)
     return embeddings.reshape(len(classes), len(found), -1).mean(axis=1)

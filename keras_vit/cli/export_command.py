@@ -181,6 +181,15 @@ def _check_options(arguments: Namespace) -> None:
 def _check_outputs(arguments: Namespace, labels: Sequence[str] | None) -> None:
     """Refuses names of another number than a run's outputs, and an activation where these are no logits."""
     run = run_facts(arguments.model)
+    if labels is not None and arguments.classes is not None:
+        pair = [[name.replace("_", " ").casefold() for name in each] for each in (class_words(arguments), labels)]
+        if pair[0] != pair[1]:
+            raise ArgumentError(
+                "--labels must be the names of --classes in their order.\n"
+                f"Received: --classes {class_words(arguments)!r:.150} and --labels of {labels!r:.150}. Leave --labels "
+                "out.",
+                parameters=("labels", "classes"),
+            )
     if labels is not None and run.class_names is not None and len(labels) != len(run.class_names):
         raise ArgumentError(
             f"`labels` must be {len(run.class_names):,} names, one line of Unicode each, in the order of the classes.\n"

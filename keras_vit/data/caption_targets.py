@@ -5,7 +5,7 @@ Labels are texts, an array of objects `(n, 1)`, and the one name of a `Source` i
 
 import hashlib
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from keras_vit.data.row_targets import Row, RowTargets, parquet_rows, tar_member
 from keras_vit.data.shards.index import IndexedShard
 from keras_vit.data.shards.tars import member_key
 from keras_vit.pages.formatting import printable
-from keras_vit.text.tokenizer import Tokenizer
+from keras_vit.text.tokenizer import Tokenizer, cut_and_equal_texts
 
 COLUMNS = ("caption", "text")  # of which the first that is there is taken
 _TEXT, _FIELDS = ".txt", ".json"
-_AT_ONCE, _SHOWN = 8192, 40  # captions that become ids at once, and the last letters of one that are shown
+_SHOWN = 40  # last letters of a caption
 
 
 class CaptionTargets(RowTargets):
@@ -125,16 +125,11 @@ def _decoded(data: bytes) -> str:
 
 def caption_lines(captions: Sequence[str], tokenizer: Tokenizer) -> Iterator[str]:
     """Lines on captions that are cut, and on different ones that have the same ids."""
-    counts, longer, by_ids = Counter(captions), 0, defaultdict(list)
-    texts, total = list(counts), sum(counts.values())
-    for start in range(0, len(texts), _AT_ONCE):
-        part = texts[start : start + _AT_ONCE]
-        for text, row, length in zip(part, *tokenizer.ids_and_lengths(part), strict=True):
-            longer += counts[text] * bool(length > tokenizer.max_length)
-            by_ids[hash(row.tobytes())].append(text)
-    if longer:
+    counts = Counter(captions)
+    total, (cut, groups) = sum(counts.values()), cut_and_equal_texts(list(counts), tokenizer)
+    if longer := sum(counts[text] for text in cut):
         yield f"{longer:,} of {total:,} captions are longer than {tokenizer.max_length} tokens and are cut."
-    if groups := [group for group in by_ids.values() if len(group) > 1]:
+    if groups:
         same = sum(counts[text] for group in groups for text in group)
         first, second = (repr(text if len(text) <= _SHOWN else f"...{text[-_SHOWN:]}") for text in groups[0][:2])
         yield (

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit.checks import ArgumentError, check_nonnegative, check_number
-from keras_vit.images.preprocessing import check_same_order
 from keras_vit.model.two_towers.zero_shot import check_finite, real_rows, unit_rows
 
 _Weights = TypeVar("_Weights", keras.Model, Mapping[str, np.ndarray])
@@ -37,7 +36,8 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
         `(1 - alpha) zero_shot + alpha finetuned`: arrays by name, or a new model like `finetuned`.
 
     Raises:
-        ValueError: for weights of other names or shapes, or not finite; classes in another order; a share out of range.
+        ValueError: for weights of other names or shapes, or not finite; other classes, or in another order; configs
+            that differ but for rates of training; a share out of range.
 
     Source: arXiv:2109.01903, equation 1.
     """
@@ -47,22 +47,30 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
     names: list[Any] = [getattr(each, "class_names", None) for each in (zero_shot, finetuned)]
     if None not in names:
         first_names, second_names = ([name.replace("_", " ").casefold() for name in each] for each in names)
-        try:
-            check_same_order(first_names, second_names, "zero_shot")
-        except ArgumentError as error:
+        if first_names != second_names:
+            rule = "in the same order" if sorted(first_names) == sorted(second_names) else "of the same names"
             raise ArgumentError(
-                "both classifiers must have their classes in the same order.\n"
-                f"Received: {names[0]!r:.150} and {names[1]!r:.150}. Name `classes` of `zero_shot` in the other order.",
+                f"both classifiers must have their classes {rule}.\n"
+                f"Received: {names[0]!r:.150} and {names[1]!r:.150}. Give `zero_shot` the class names of `finetuned`, "
+                "in their order.",
                 parameters=("zero_shot", "finetuned"),
-            ) from error
+            )
+    configs = [each.as_dict() if (each := getattr(model, "config", None)) else {} for model in (zero_shot, finetuned)]
+    fields = [name for name in configs[0].keys() & configs[1].keys() if not name.endswith("_rate")]  # of training
+    if differing := sorted(name for name in fields if configs[0][name] != configs[1][name]):
+        listed = ", ".join(f"{name}={configs[0][name]!r} and {configs[1][name]!r}" for name in differing)
+        raise ArgumentError(
+            f"both classifiers must compute the same with the same weights.\nReceived: {listed:.300}.",
+            parameters=("zero_shot", "finetuned"),
+        )
     first, second = _by_name(zero_shot), _by_name(finetuned)
     shapes: list[dict[str, Any]] = [{n: tuple(np.shape(a)) for n, a in arrays.items()} for arrays in (first, second)]
     if shapes[0] != shapes[1]:
-        differing = sorted(name for name in {*shapes[0], *shapes[1]} if shapes[0].get(name) != shapes[1].get(name))
+        others = sorted(name for name in {*shapes[0], *shapes[1]} if shapes[0].get(name) != shapes[1].get(name))
         raise ArgumentError(
             "both classifiers must have the same weights.\n"
-            f"Received: {len(differing)} that differ, as {differing[0]} {shapes[0].get(differing[0])} and "
-            f"{shapes[1].get(differing[0])}.",
+            f"Received: {len(others)} that differ, as {others[0]} {shapes[0].get(others[0])} and "
+            f"{shapes[1].get(others[0])}.",
             parameters=("zero_shot", "finetuned"),
         )
     for argument, arrays in (("zero_shot", first), ("finetuned", second)):

@@ -4,6 +4,7 @@
 and the cut to the length) is here, since no file of a vocabulary says it.
 """
 
+import collections
 import dataclasses
 import functools
 import gzip
@@ -112,6 +113,18 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.vocabulary_size} ids, max_length={self.max_length}, clean={self.clean!r})"
+
+
+def cut_and_equal_texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[set[str], list[list[str]]]:
+    """Those of different texts that are cut, and groups of those that have the same ids."""
+    cut, by_ids = set(), collections.defaultdict(list)
+    for start in range(0, len(texts), _AT_ONCE):
+        part = texts[start : start + _AT_ONCE]
+        for text, row, length in zip(part, *tokenizer.ids_and_lengths(part), strict=True):
+            if length > tokenizer.max_length:
+                cut.add(text)
+            by_ids[hash(row.tobytes())].append(text)
+    return cut, [group for group in by_ids.values() if len(group) > 1]
 
 
 def check_texts(name: str, texts: Any) -> list[str]:

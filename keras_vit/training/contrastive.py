@@ -25,6 +25,7 @@ from keras_vit.model.two_towers.zero_shot import (
     check_same_size,
     real_rows,
     unit_rows,
+    warn_other_source,
 )
 from keras_vit.training.masked_patches import MeanOverImages
 
@@ -262,6 +263,10 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         ValueError: for towers whose embeddings differ in size, one without the projection of its file, another loss,
             or a scale or bias that is not finite.
 
+    Warns:
+        UserWarning: if `build` and `build_text` loaded the towers from files of two different models. Of a tower from a
+            `.keras` file, or of an image tower without a scale, it is not known whether it belongs to the other.
+
     Source: arXiv:2103.00020, section 2.3; arXiv:2303.15343, section 3.2; arXiv:2111.07991.
     """
 
@@ -289,6 +294,8 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
             )
         check_same_size(image, text)
         check_projections(image, text)
+        if getattr(image, "logit_scale", None) is not None:  # else of images alone, which has no text tower
+            warn_other_source(image, text, stacklevel=3)
         biases = (logit_bias, text.logit_bias or None, getattr(image, "logit_bias", None) or None)
         bias = next((value for value in biases if value is not None), None)
         kind = loss or ("sigmoid" if any(biases) else "softmax")

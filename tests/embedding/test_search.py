@@ -95,6 +95,9 @@ def test_what_cannot_be_compared_is_refused(vectors, run, tmp_path):
         keras_vit.search_photos(vectors, ["a cat", " "], "clip/B16")
     with pytest.raises(ArgumentError, match="`text` must be the text tower of `model`"):
         keras_vit.search_photos(vectors["hf_clip", "logits"], "a cat", clip, text=text)
+    changed = keras_vit.build_text(weights=clip, layer_norm_epsilon=1e-3)  # the same weights
+    with pytest.raises(ArgumentError, match="`text` must be the text tower of `model`"):
+        keras_vit.search_photos(vectors["hf_clip", "logits"], "a cat", clip, text=changed)
     found = keras_vit.search_photos(vectors["hf_siglip", "features"], "a cat", siglip, 3, text=text)
     assert found.indices.shape == (1, 3)
     code, _, error = run("search", tmp_path, "a cat", "--model", clip)
@@ -116,6 +119,11 @@ def test_photos_are_classified_by_names(run, tmp_path):
         assert names == {"cat", "red car"}
         values = [each["probability"] for each in answer["predictions"]]
         assert total is None or sum(values) == pytest.approx(total, abs=1e-4)
+    long = "cat " * 30
+    options = ("--model", TOWERS / "hf_clip", "--classes", f"{long}cat,{long}dog")
+    code, _, error = run("predict", tmp_path / f"one{photo.suffix}", *options)
+    assert code == 1
+    assert_one_line(error, "must differ in the first")
     for options in (
         ("--model", TOWERS / "hf_clip", "--templates", "imagenet"),
         ("--model", "B/16", "--classes", "a,b"),

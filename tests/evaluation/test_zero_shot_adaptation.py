@@ -22,6 +22,13 @@ def test_weights_between_two_models():
     named = types.SimpleNamespace(class_names=("dog", "Red_car")), types.SimpleNamespace(class_names=("red car", "dog"))
     with pytest.raises(ArgumentError, match="same order"):
         keras_vit.wise_ft(*named)
+    other = types.SimpleNamespace(class_names=("dog", "eel"))
+    with pytest.raises(ArgumentError, match=r"(?s)of the same names.*eel"):
+        keras_vit.wise_ft(named[0], other)
+    change = {"num_heads": 6, "layer_norm_epsilon": 1e-3, "dropout_rate": 0.1}
+    differing = keras_vit.ViTTi16(num_layers=1, input_shape=(16, 16, 3), classes=3, **change)
+    with pytest.raises(ArgumentError, match=r"Received: layer_norm_epsilon=1e-06 and 0.001, num_heads=3 and 6\."):
+        keras_vit.wise_ft(models[0], differing)
     for alpha in (-0.1, 1.5):
         with pytest.raises(ArgumentError, match="`alpha`"):
             keras_vit.wise_ft(*models, alpha=alpha)

@@ -138,6 +138,11 @@ def test_command_writes_the_text_tower_and_replaces_its_own_files_alone(run, tow
     code, _, error = run("export", TOWERS / "hf_clip", tmp_path / "other.xml", "--text", "--classes", "cat,dog")
     assert code == 1
     assert_one_line(error, "--text and --classes")
+    (tmp_path / "names.txt").write_text("dog\ncat\n")
+    options = ("--classes", "cat,dog", "--labels", tmp_path / "names.txt")
+    code, _, error = run("export", TOWERS / "hf_clip", tmp_path / "other.xml", *options)
+    assert code == 1
+    assert_one_line(error, "names of --classes in their order")
 
 
 @pytest.mark.parametrize("name", [pytest.param("hf_clip", marks=pytest.mark.slow), "hf_siglip"])

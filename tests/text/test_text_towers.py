@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import sys
+import types
 
 import keras
 import numpy as np
@@ -22,6 +23,7 @@ from keras_vit.checks import ArgumentError
 from keras_vit.cli.models import check_model
 from keras_vit.config.text import TextConfig
 from keras_vit.embedding import neighbors
+from keras_vit.files import file_sha256
 from keras_vit.model.two_towers import text_tower
 from keras_vit.text.templates import prompts
 from keras_vit.weights.families.text import TEXT_LAYOUTS
@@ -107,6 +109,7 @@ def classifier_of(name):
     return keras_vit.zero_shot(source, classes=words["classes"], templates=words["templates"], text=text)
 
 
+@pytest.mark.filterwarnings("ignore:1 of 9 prompts are longer:UserWarning")
 @pytest.mark.parametrize("name", WITH_IMAGES)
 def test_zero_shot_logits_are_those_of_both_towers(name):
     model = classifier_of(name)
@@ -449,10 +452,41 @@ def test_towers_of_two_sources_are_named(tmp_path):
     first = square(tmp_path / "first")
     shutil.copytree(first, tmp_path / "second")
     image, text = keras_vit.build(weights=first), keras_vit.build_text(weights=tmp_path / "second")
-    keras_vit.zero_shot(image, classes=["cat"], text=text)  # of one scale, as copies of one model
-    text.logit_scale += 0.1
-    with pytest.warns(UserWarning, match=r"first.model.safetensors, the text tower of .*second.model.safetensors"):
+    keras_vit.zero_shot(image, classes=["cat"], text=text)  # copies of one file
+    tensors = load_file(tmp_path / "second" / "model.safetensors")
+    tensors["visual_projection.weight"] += 1  # the scale is the same, as of most CLIPs
+    save_file(tensors, tmp_path / "second" / "model.safetensors")
+    for make in (
+        functools.partial(keras_vit.zero_shot, image, classes=["cat"], text=text),
+        functools.partial(keras_vit.ContrastiveModel, image, text),
+    ):
+        with pytest.warns(UserWarning, match=r"first.model.safetensors, the text tower of .*second.model.safetensors"):
+            make()
+    record = types.SimpleNamespace(sha256_start=file_sha256(first / "model.safetensors")[:9], variant="v", name="n")
+    text.weights_source = record  # whose file lies in a folder of one's own
+    keras_vit.zero_shot(image, classes=["cat"], text=text)
+    record.sha256_start = "0"
+    with pytest.warns(UserWarning, match="the text tower of v n"):
         keras_vit.zero_shot(image, classes=["cat"], text=text)
+
+
+def test_classes_of_equal_ids_are_refused_or_named():
+    """Refused where the prompts are cut before they differ; named where a vocabulary has one id for both."""
+    long = "cat " * 30
+    for options in ({"classes": [f"{long}cat", f"{long}dog"]}, {"classes": ["cat", "dog"], "templates": f"{long}{{}}"}):
+        with pytest.raises(ArgumentError, match=r"(?s)differ in the first \d+ ids.*cat' and '.*dog'"):
+            keras_vit.zero_shot(FOLDER / "hf_clip", **options)
+    with pytest.warns(UserWarning, match=r"1 of 2 prompts are longer than \d+ tokens and are cut, as 'a photo"):
+        keras_vit.zero_shot(FOLDER / "hf_clip", classes=["dog", f"{long}dog"])
+    image = keras_vit.build(weights=FOLDER / "hf_siglip", include_top=False)
+    with pytest.warns(UserWarning, match="'猫' and '犬' have the same ids"):
+        keras_vit.zero_shot(image, classes=["猫", "犬"], text=tower("hf_siglip"))
+
+
+def test_new_head_of_zeros_is_no_projection():
+    image = keras_vit.build(weights=FOLDER / "hf_siglip", classes=32)
+    with pytest.raises(ValueError, match=r"(?s)head of 32 zeros.*without `classes`"):
+        keras_vit.zero_shot(image, classes=["cat", "dog"], text=tower("hf_siglip"))
 
 
 def test_table_of_tokens_may_have_more_rows_than_clip_has_ids(tmp_path):

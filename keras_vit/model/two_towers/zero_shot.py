@@ -6,6 +6,7 @@ Source: arXiv:2103.00020 (CLIP), section 3.1.2, and arXiv:2303.15343 (SigLIP), e
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import ArgumentError, check_number, check_order
+from keras_vit.files import file_sha256
 from keras_vit.model.head import Head, classifier, embedding
 from keras_vit.model.layer_access import head_layers
 from keras_vit.model.outputs import check_no_activation
@@ -106,20 +108,33 @@ def projection_error(name: str, size: int, call: str) -> ValueError:
     )
 
 
-def warn_other_source(image: VisionTransformer, text: TextTransformer) -> None:
-    """Warns of two towers that were loaded from different files or names, unless their scales show one model."""
+def warn_other_source(image: Any, text: TextTransformer, stacklevel: int) -> None:
+    """Warns of two towers that were loaded from files of different folders and content, or from different names.
+
+    The scale of both is no proof of one model: most of CLIP's family have learned the largest, ln 100.
+    """
     sources = image.weights_source, text.weights_source
-    places = [source.parent if isinstance(source, Path) else source for source in sources]
-    scales = [(tower.logit_scale, tower.logit_bias) for tower in (image, text)]
-    is_one = places[0] == places[1] or (scales[0] == scales[1] and scales[0][0] is not None)
-    if None not in sources and isinstance(sources[0], Path) == isinstance(sources[1], Path) and not is_one:
+    if None not in sources and not _is_one_source(*sources):
         names = [str(source) if isinstance(source, Path) else f"{source.variant} {source.name}" for source in sources]
         warnings.warn(
             "cosines of an image tower and a text tower mean something if both were trained together. The image tower "
             f"is of {printable(names[0])}, the text tower of {printable(names[1])}.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
+
+
+def _is_one_source(first: Any, second: Any) -> bool:
+    """Whether two files are in one folder or equal, or two records are one, or a file begins as a record says."""
+    if isinstance(second, Path) and not isinstance(first, Path):
+        first, second = second, first
+    if not isinstance(first, Path):
+        return first == second
+    if not isinstance(second, Path):
+        return not first.is_file() or file_sha256(first).startswith(second.sha256_start)
+    if first.parent == second.parent or not first.is_file() or not second.is_file():
+        return first.parent == second.parent
+    return first.stat().st_size == second.stat().st_size and file_sha256(first) == file_sha256(second)
 
 
 def check_image_tower(model: VisionTransformer) -> None:
@@ -133,6 +148,13 @@ def check_image_tower(model: VisionTransformer) -> None:
             f"Received: {model.name!r} with distilled={config.distilled}, pooling={config.pooling!r}, "
             f"normalize_embedding={config.normalize_embedding}."
         )
+    for head in head_layers(model):
+        if not np.any(keras.ops.convert_to_numpy(head.kernel)):
+            raise ValueError(
+                "the head of an image tower must be the projection of its file.\n"
+                f"Received: {model.name!r} with a head of {head.units} zeros for every image, as a new one has. Build "
+                "the tower without `classes`, and with `include_top=False` if its file has no projection."
+            )
 
 
 def _check_names(names: tuple[str, ...] | None, texts: int, unique: bool) -> None:
