@@ -253,6 +253,9 @@ def test_a_fresh_head_learns_on_a_frozen_encoder():
     assert all(np.array_equal(one, numpy(other)) for one, other in zip(before, inner.weights, strict=True))
     free = keras_vit.segmenter(encoder(), "linear4", classes=2, freeze=False, blocks=(1, 1, 2, 2))
     assert free.encoder.trainable_weights
+    learning = keras_vit.freeze(free, "head").trainable_weights
+    assert learning
+    assert not [weight.path for weight in learning if weight.name.startswith("moving")]
 
 
 def test_batch_norm_has_torch_constants():

@@ -118,6 +118,8 @@ def test_calibration_error_tells_the_two_highest_bins_apart():
     scores = np.log([[0.95, 0.05]] * 3 + [[0.9, 0.1]])
     found = measure(scores, [0, 0, 0, 1], ("a", "b")).calibration_error
     assert found == pytest.approx(0.75 * 0.05 + 0.25 * 0.9, abs=1e-12)
+    on_edge = measure(np.log([[0.6, 0.4], [0.62, 0.38]]), [0, 1], ("a", "b"))  # 9/15 is the end of a bin
+    assert on_edge.calibration_error == pytest.approx((0.4 + 0.62) / 2, abs=1e-12)
 
 
 def test_probabilities_and_logits_give_the_same_figures(scored):

@@ -136,6 +136,11 @@ def test_half_precision_norm_is_the_plain_one(policy):
     np.testing.assert_allclose(
         ops.cast(layer(x, training=True), "float32"), ops.cast(layer(x), "float32"), rtol=1e-2
     )  # one step of bfloat16 where the last float32 bit differs
+    dense, far = keras.layers.Dense(3, dtype=policy), ops.cast(x + 3000, layer.compute_dtype)
+    dense.build((None, 7))
+    (joined,) = tensorflow_training.norm_dense(layer, [dense], far, True)  # a mean in half precision is off by 8
+    plain = dense(layer(far))
+    np.testing.assert_allclose(ops.cast(joined, "float32"), ops.cast(plain, "float32"), atol=0.03)
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -277,6 +277,8 @@ def test_openclip_reads_what_transformers_wrote(tmp_path):
         ' "patch_size": 8, "mlp_ratio": 2.0}}}'
     )
     assert difference("huggingface_clip", keras_vit.build(weights=tmp_path), "logits") < 1e-5
+    smaller = keras_vit.build(weights=tmp_path, input_shape=(16, 16, 3))
+    assert "position embedding resized from (3, 3) to (2, 2) (bicubic_antialias)" in smaller.load_report
 
 
 @pytest.mark.parametrize(
