@@ -27,7 +27,7 @@ from keras_vit.text.tokenizer import Pieces, Tokenizer
 
 _WIDTHS = 16  # ids of causal towers are cut to a multiple of it after the longest end
 _FEWEST_ROWS, _MOST_ROWS = 0.9, 1.01  # ids of a tokenizer, as a share of the rows of a tower's token table
-_SAMPLE = "a photo of a cat"
+_SAMPLE = "A photo of a Caf&eacute;, “red”"  # capitals, an entity, marks: what is cleaned otherwise shows
 NO_TOKENIZER = "tokenizer left out"  # how the line on it begins
 _TOKENIZER, _PIECES = "tokenizer.json", "pieces"  # files of a tokenizer in a `.keras` archive
 
