@@ -24,8 +24,11 @@ def test_a_photo_may_be_smaller_where_the_resize_takes_means_of_pixels():
         assert least_size(exact) is None
 
 
-def model_of(record):
-    return types.SimpleNamespace(preprocessing=record, input_shape=(None, 24, 32, 3))
+def prepared(photos, record, is_exact):
+    """As `keras-vit predict` has photos read."""
+    model = types.SimpleNamespace(preprocessing=record, input_shape=(None, 24, 32, 3))
+    least = None if is_exact else least_size(record)
+    return prefetch_photos(photos, lambda place: predict._prepared(place, model, least))
 
 
 def assert_same(image, wanted):
@@ -46,7 +49,7 @@ def photos(tmp_path):
 
 def test_photos_come_in_order_prepared_as_the_record_does_it_or_with_the_reason(photos):
     for record in (CROP, Preprocessing((24, 32))):
-        found = list(prefetch_photos(photos, model_of(record), is_exact=True))
+        found = list(prepared(photos, record, is_exact=True))
         assert [name for name, _ in found] == [photo.name for photo in photos]
         for path, image in found:
             if isinstance(image, str):
@@ -57,7 +60,7 @@ def test_photos_come_in_order_prepared_as_the_record_does_it_or_with_the_reason(
 
 def test_smaller_photo_gives_nearly_the_same_image(photos):
     """Smooth ones here; docs/images.md has by how much large photos with noise and letters differ."""
-    for path, image in prefetch_photos(photos[:2], model_of(CROP), is_exact=False):
+    for path, image in prepared(photos[:2], CROP, is_exact=False):
         assert_same(image, CROP(read_image(path, 3, (60, 80))[None]))
         exact = CROP(read_image(path)[None])
         assert 0 < np.abs(image - exact).max() * 127.5 < 4  # grey levels
@@ -67,7 +70,7 @@ def test_as_many_photos_are_held_as_there_are_threads_and_one(photos, monkeypatc
     begun, most = [], []
     monkeypatch.setattr(predict, "cores", lambda: [0, 1])
     monkeypatch.setattr(predict, "_prepared", lambda path, *_: begun.append(threading.current_thread().name) or "")
-    for number, _ in enumerate(prefetch_photos(photos, model_of(CROP), is_exact=True)):
+    for number, _ in enumerate(prepared(photos, CROP, is_exact=True)):
         most.append(len(begun) - number)
     assert max(most) <= 3
     assert len(begun) == len(photos)
@@ -78,7 +81,7 @@ def test_nothing_is_read_once_no_answer_is_asked_for(photos, monkeypatch):
     monkeypatch.setattr(predict, "cores", lambda: [0])
     begun = []
     monkeypatch.setattr(predict, "_prepared", lambda path, *_: begun.append(path) or "")
-    asked = prefetch_photos(photos, model_of(CROP), is_exact=True)
+    asked = prepared(photos, CROP, is_exact=True)
     next(asked)
     asked.close()
     assert len(begun) <= 2

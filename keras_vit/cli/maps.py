@@ -150,7 +150,7 @@ def _write_all(
 
 def _check(arguments: Namespace, columns: Sequence[str]) -> None:
     """Refuses what cannot be, before Keras is imported."""
-    check_installed("PIL", "pictures", "images")
+    check_installed("PIL", "pictures", "data")
     if isinstance(getattr(arguments, "short_side", None), int):
         check_positive_int("short_side", arguments.short_side)
     for ratio in getattr(arguments, "ratios", ()):
