@@ -94,6 +94,19 @@ def test_dropout_draws_anew_for_each_micro_batch():
     assert float(numpy(model.metrics[1].metrics[0].spread)) > 1e-3
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX draws anew for each part")
+def test_micro_batches_drop_what_the_whole_batch_drops():
+    found = []
+    for steps in (1, 2):
+        keras.utils.set_random_seed(3)
+        model = keras_vit.build(tiny_config(dropout_rate=0.5, num_layers=1), input_shape=(20, 28, 3), classes=CLASSES)
+        randomise(model)
+        model.compile(keras.optimizers.SGD(0.1), "mse", accumulation_steps=steps)
+        model.fit(images(4, 20, 28, 3), np.zeros((4, CLASSES)), 4, epochs=2, verbose=0, shuffle=False)
+        found.append(np.concatenate([numpy(weight).ravel() for weight in model.weights]))
+    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+
+
 @keras.saving.register_keras_serializable("tests")
 class Spread(keras.metrics.Metric):
     """How far the first two predictions of a batch are apart."""

@@ -15,6 +15,7 @@ from run_files import assert_same_run
 from stopped_runs import killed_run, run
 
 import keras_vit
+from keras_vit.runs import resume_check
 from keras_vit.runs.resume_check import UnfinishedRun, resume_fingerprint
 
 
@@ -104,6 +105,13 @@ def test_option_that_a_run_was_begun_without_is_a_difference_unless_it_has_its_d
     now = {**begun, "arguments": {"seed": 0, "stop_early": value}}
     before, after = resume_fingerprint(begun), resume_fingerprint(now, UnfinishedRun(begun))
     assert (before != after) == differs
+
+
+def test_best_model_of_an_epoch_that_does_not_come_again_is_a_fault(monkeypatch):
+    monkeypatch.setattr(resume_check, "archive_fault", lambda file: None)
+    monkeypatch.setattr(resume_check, "read_stamp", lambda file: ("mark", 2))
+    state = {"best_epoch": 1, "mark": "mark"}
+    assert [bool(resume_check._fault_of_best(ROOT, state, now)) for now in (1, 2, 3)] == [False, True, True]
 
 
 def command(out, *options):
