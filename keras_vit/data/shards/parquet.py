@@ -23,6 +23,7 @@ _AT_ONCE = 64  # rows
 _WINDOW = 1 << 16  # bytes that are searched at once
 _START = 64  # bytes of a photo by which its place is found
 _LARGE_PHOTO = 1 << 26  # bytes, the mean of a group of rows; also those that are read at once
+_SIGNATURE = 28  # bytes, of a legible footer over encrypted columns: a nonce and a tag
 _NEEDS_CACHE = "the photos of a compressed Parquet file are copied into the cache, which must be writable"
 _ONLY_PATHS = "Photos are read by paths from one file, as the table set.csv or set.parquet, with a column path."
 # Of what a column inflates to and its size in the file, above `_ROOM` bytes; photos are compressed already. A group of
@@ -51,6 +52,7 @@ def read_rows(path: str, copy: Callable[[], Path]) -> Rows:
 
     try:
         with open_regular(path) as opened, pyarrow.parquet.ParquetFile(opened) as file:
+            _check_plain(path, opened, file)
             image, label, key, names = _columns(path, file.schema_arrow)
             _check_inflated(path, file, [image, *filter(None, (label, key))])
             kind = file.schema_arrow.field(label).type if label else ""
@@ -65,6 +67,8 @@ def read_rows(path: str, copy: Callable[[], Path]) -> Rows:
         if getattr(error, "errno", None):  # of the disk; those of pyarrow have none
             raise
         found = str(error).split("\n")[0].rstrip(". ")
+        if "encrypted" in found:
+            raise ShardError(*_encrypted(path)) from error
         raise ShardError("a Parquet file must be whole", path, found, "Bring it again.") from error
     if places and not any(size for _, size in places):
         raise ShardError(
@@ -72,6 +76,21 @@ def read_rows(path: str, copy: Callable[[], Path]) -> Rows:
         )
     found_rows = [Row(name, of, *place) for (name, of), place in zip(rows, places or (), strict=True)]
     return Rows(found_rows, f"{image}, {label or 'no label'} {kind}".strip(), names, copied)
+
+
+def _check_plain(path: str, opened: BinaryIO, file: Any) -> None:
+    """Refuses a file with encrypted columns whose footer is legible: pyarrow ends the process where it meets one.
+
+    Such a footer is followed by its signature, which the length in the file counts and the parsed metadata does not.
+    """
+    opened.seek(-8, os.SEEK_END)
+    length = int.from_bytes(opened.read(4), "little")
+    if length - file.metadata.serialized_size == _SIGNATURE:
+        raise ShardError(*_encrypted(path))
+
+
+def _encrypted(path: str) -> tuple[str, str, str, str]:
+    return "a Parquet file must not be encrypted", path, "an encrypted one", "Write it again without encryption."
 
 
 def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple[str, ...] | None]:

@@ -1,5 +1,6 @@
 """TFRecords and Parquet as others write them, and words about those that are no good."""
 
+import base64
 import json
 import warnings
 
@@ -349,7 +350,29 @@ def test_encrypted_parquet_and_metadata_of_strangers_are_no_foreign_errors(tmp_p
         open_source(tmp_path)
     path.write_bytes(path.read_bytes()[:-4] + b"PARE")
     (tmp_path / NAME).unlink()
-    with pytest.raises(ValueError, match=r"must be whole.*\n.*encrypted"):
+    with pytest.raises(ValueError, match=r"must not be encrypted"):
+        open_source(tmp_path)
+
+
+def test_parquet_with_encrypted_columns_is_refused_before_pyarrow_ends_the_process(tmp_path):
+    import pyarrow.parquet.encryption as encryption
+
+    class Keys(encryption.KmsClient):
+        def __init__(self, _):
+            encryption.KmsClient.__init__(self)
+
+        def wrap_key(self, key, _):
+            return base64.b64encode(key)
+
+    config = encryption.EncryptionConfiguration(footer_key="f", column_keys={"c": ["label"]}, plaintext_footer=True)
+    factory = encryption.CryptoFactory(Keys)
+    keys = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
+    path = tmp_path / "a.parquet"
+    with pq.ParquetWriter(path, table().schema, encryption_properties=keys) as writer:
+        writer.write_table(table())
+    length = int.from_bytes(path.read_bytes()[-8:-4], "little")
+    assert length - pq.ParquetFile(path).metadata.serialized_size == 28
+    with pytest.raises(ValueError, match=r"must not be encrypted.*\n.*a\.parquet"):
         open_source(tmp_path)
 
 
