@@ -50,9 +50,11 @@ def _read_table(file: Any) -> dict[str, float]:
     """The weights in a table."""
     try:
         text = read_regular(expand_path(file), _MOST_BYTES).decode("utf-8-sig")
-        header, *rows = [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if row]
+        header, *rows = [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if row] or [[]]
         if [name.strip().lower() for name in header] != ["class", "weight"]:
             raise ValueError(f"its first line is {','.join(header)!r}")
+        if odd := [row for row in rows if len(row) != 2]:
+            raise ValueError(f"its row {','.join(odd[0])!r} has not two columns")
         if repeated := [name for name, count in Counter(row[0] for row in rows).items() if count > 1]:
             raise ValueError(f"{repeated[0]!r} is given twice")
         return {name: float(weight) for name, weight in rows}
