@@ -49,9 +49,11 @@ _log = logging.getLogger("keras_vit")
 # Lines on layers after the output of a model without a head.
 _PHOTOS_OR_NAMES = re.compile(  # remarks by which photos are prepared, or answers named, otherwise than a file says
     r"(preprocessing|text|do_pad|crop_to_patches|id2label|label2id|label_names|class_names) of .* not understood"
-    r"|set aside (\d+ )?class names|photos of \d+ x"
+    r"|set aside ((\d+ )?class names|problem_type)|photos of \d+ x"
 )
-_LEFT_OUT = re.compile(r"set aside (head(_distillation)?|pre_logits|pooling|pooled_norm) .*|pooling none, where .*")
+_LEFT_OUT = re.compile(
+    r"set aside (head(_distillation)?|pre_logits|pooling|pooled_norm|problem_type) .*|pooling none, where .*"
+)
 
 
 def load_checkpoint(

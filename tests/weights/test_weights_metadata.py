@@ -78,6 +78,24 @@ def test_class_names_of_the_json_are_read(tmp_path, config, names):
     assert any("label" in line for line in found.remarks) == (is_not_understood or contradicts)
 
 
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        ("multi_label_classification", ["classifier_activation='sigmoid'"]),
+        ("regression", ["no classes"]),
+        ("single_label_classification", []),
+        (None, []),
+    ],
+)
+def test_scores_that_are_no_softmax_have_a_line(tmp_path, problem, words):
+    config = {"id2label": ["zebra", "okapi"], "problem_type": problem}
+    found = read_transformers(config, {}, tmp_path)
+    assert found.class_names == ("zebra", "okapi")
+    lines = [line for line in found.remarks if "problem_type" in line]
+    assert len(lines) == len(words)
+    assert all(word in line for word, line in zip(words, lines, strict=True))
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Puts a golden file in a folder, with some JSON beside it."""

@@ -152,8 +152,10 @@ def read_names(config: dict, reading: Reading) -> tuple[str, ...] | None:
 
     Args:
         config: of config.json.
-        reading: of that file, which gets a remark on names that are set aside.
+        reading: of that file, which gets a remark on names that are set aside, and on scores that are no softmax.
     """
+    if scores := _SCORES.get(str(config.get("problem_type"))):
+        reading.remarks.append(f"set aside problem_type {config['problem_type']} of {reading.place}: {scores}")
     num_remarks, numbers = len(reading.remarks), config.get("label2id")
     names = reading.class_names("id2label", lambda: config.get("id2label"))
     if not numbers or len(reading.remarks) > num_remarks:
@@ -166,6 +168,12 @@ def read_names(config: dict, reading: Reading) -> tuple[str, ...] | None:
     if differs and not all(re.fullmatch(r"LABEL_\d+", name) for name, _ in pairs):  # which transformers fills in
         reading.remarks.append(f"set aside class names: label2id of {reading.place}, which contradicts its id2label")
     return names
+
+
+_SCORES = {  # what the outputs of a head are that was not trained by a softmax
+    "multi_label_classification": "each class has a probability of its own, as by classifier_activation='sigmoid'",
+    "regression": "its outputs are numbers, as by classifier_activation=None, and no classes",
+}
 
 
 def _by_number(numbers: Any) -> dict:
