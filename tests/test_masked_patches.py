@@ -324,3 +324,29 @@ def test_other_models_are_refused():
 def test_loss_and_metrics_of_your_own_are_refused(arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):
         make(compiled=False).compile("sgd", **arguments)
+
+
+def test_absolute_errors_of_squares_are_simmims():
+    """The given function's loss, on the mask that was drawn: ceil(0.6 n) squares of 2 x 2 patches, in every image."""
+    model = make_tiny(input_shape=(24, 16, 3))  # a grid of 6 x 4, so 6 squares
+    made = make("pixels", model, rate=4 / 6, mask_share=1.0, random_share=0.0, loss="mae", square=2)
+    made.get_layer("prediction").kernel.assign(np.random.default_rng(0).normal(0, 0.1, (12, 48)))
+    x = images(5, 24, 16, 3)
+    found = made(x, training=True)
+    hidden, predictions = numpy(found["hidden"]), numpy(found["predictions"])
+    squares = hidden.reshape(5, 3, 2, 2, 2).transpose(0, 1, 3, 2, 4).reshape(5, 6, 4)
+    assert (squares.all(-1) == squares.any(-1)).all()
+    assert (squares.all(-1).sum(-1) == 4).all()
+    assert len({row.tobytes() for row in hidden}) > 1
+    want = keras_vit.selfsupervised.simmim_loss(predictions.reshape(5, 24, -1), x, hidden, 4)
+    np.testing.assert_allclose(float(made.compute_loss(x, None, found)), float(want), rtol=1e-6)
+    again = MaskedPatchPrediction.from_config(made.get_config())
+    assert (again.pixel_loss, again.square, again.corruption.squares) == ("mae", 2, (6, 4, 2))
+    for wrong, words in (
+        ({"square": 4}, "divides both"),
+        ({"square": 0}, "square"),
+        ({"loss": "huber"}, "loss"),
+        ({"square": 2, "model": make_tiny(input_shape=(None, None, 3))}, "fixed size"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            make("pixels", **{"model": model} | wrong)

@@ -72,7 +72,7 @@ class NonFiniteGuard(keras.callbacks.Callback):
         self._skips, self._scale = 0, self._loss_scale()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        _sync(self.model)
+        sync_state(self.model)
         if self._scale is not None:
             self._count_skips()
             return
@@ -129,7 +129,7 @@ class StopAfterSteps(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         if self._made + batch + 1 >= self.steps:
-            _sync(self.model)  # JAX brings the count up to date between epochs only
+            sync_state(self.model)  # JAX brings the count up to date between epochs only
             if steps_of(self.model.optimizer) >= self.steps:
                 self.model.stop_training = True
 
@@ -160,7 +160,7 @@ class StepFacts(keras.callbacks.Callback):
             logs["gradient_norm"] = float(ops.convert_to_numpy(optimizer.gradient_norm))
 
 
-def _sync(model: keras.Model) -> None:
+def sync_state(model: keras.Model) -> None:
     """Brings the model up to date on JAX, where `fit` holds the state itself."""
     if keras.backend.backend() == "jax":
         model.jax_state_sync()

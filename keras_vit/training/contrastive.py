@@ -17,8 +17,10 @@ from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import ArgumentError, check_choice, check_flag, check_int, with_parameters
 from keras_vit.model.layer_access import head_layers
 from keras_vit.model.replicated_model import ReplicatedModel, num_replicas
+from keras_vit.model.training_step import replica_share
 from keras_vit.model.two_towers.text_tower import TextTransformer, check_ids
 from keras_vit.model.two_towers.zero_shot import (
+    check_bias,
     check_finite,
     check_logit_scale,
     check_projections,
@@ -126,15 +128,13 @@ def recall(
     if rows[0].shape != rows[1].shape or rows[0].ndim != 2 or not len(rows[0]):
         raise ArgumentError(
             "`images` and `texts` must be (N, E), a row for each pair.\n"
-            f"Received: shapes {rows[0].shape} and {rows[1].shape}.",
-            parameters=("images", "texts"),
+            f"Received: shapes {rows[0].shape} and {rows[1].shape}."
         )
     for each in alike:
         if np.shape(each) != (len(rows[0]),):
             raise ArgumentError(
                 "`alike` must be arrays (N,), a number for each pair.\n"
-                f"Received: shape {np.shape(each)}, for {len(rows[0])} pairs.",
-                parameters=("alike",),
+                f"Received: shape {np.shape(each)}, for {len(rows[0])} pairs."
             )
     ranks = pair_ranks(unit_rows("images", rows[0]), unit_rows("texts", rows[1]), alike)
     return recall_at(ranks, counts)
@@ -261,7 +261,7 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
     Raises:
         TypeError: for towers of another kind.
         ValueError: for towers whose embeddings differ in size, one without the projection of its file, another loss,
-            or a scale or bias that is not finite.
+            a scale or bias that is not finite, or without the bias of SigLIP's file where no loss is given.
 
     Warns:
         UserWarning: if `build` and `build_text` loaded the towers from files of two different models. Of a tower from a
@@ -298,6 +298,8 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
             warn_other_source(image, text, stacklevel=3)
         biases = (logit_bias, text.logit_bias or None, getattr(image, "logit_bias", None) or None)
         bias = next((value for value in biases if value is not None), None)
+        if loss is None:
+            check_bias(logit_bias, text, image)
         kind = loss or ("sigmoid" if any(biases) else "softmax")
         self.image, self.text, self.kind, self.lock_image = image, text, kind, lock_image
         if lock_image:
@@ -395,8 +397,7 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         if len({*counts}) > 1:
             raise ArgumentError(
                 "`images` and `ids` must be pairs, as many of the one as of the other.\n"
-                f"Received: {counts[0]:,} images and {counts[1]:,} rows of ids.",
-                parameters=("images", "ids"),
+                f"Received: {counts[0]:,} images and {counts[1]:,} rows of ids."
             )
 
     def evaluate(
@@ -496,9 +497,10 @@ class ContrastiveModel(ReplicatedModel, keras.Model):
         """The mean over the pairs of all devices; a pair of weight 0 takes no part."""
         own = ops.shape(y_pred["images"])[0]
         weight = ops.ones((own,)) if sample_weight is None else ops.cast(sample_weight, "float32")
-        images, texts = ((rows, _of_all_devices(self, rows)) for rows in (y_pred["images"], y_pred["texts"]))
-        there = _of_all_devices(self, weight) > 0
-        first, scale = _place(self) * own, ops.exp(ops.convert_to_tensor(self.logit_scale))
+        images, texts = ((rows, of_all_devices(self, rows)) for rows in (y_pred["images"], y_pred["texts"]))
+        there = of_all_devices(self, weight) > 0
+        first = 0 if num_replicas(self) == 1 else replica_share(weight)[1]
+        scale = ops.exp(ops.convert_to_tensor(self.logit_scale))
         if self.kind == "softmax":
             losses = softmax_loss(images, texts, scale, first, there)
         else:
@@ -549,8 +551,7 @@ def _check_batches(x: Any, size: int) -> None:
     shape = tuple(getattr(inputs["ids"], "shape", ()) or ())
     if shape and (shape[0] if spec is not None else min(shape[0], size)) == 1:
         raise ArgumentError(
-            "`batch_size` must be at least 2, as pairs of a batch are compared.\nReceived: batches of 1 pair.",
-            parameters=("batch_size",),
+            "`batch_size` must be at least 2, as pairs of a batch are compared.\nReceived: batches of 1 pair."
         )
 
 
@@ -560,19 +561,10 @@ def _unit(rows: Tensor) -> Tensor:
     return rows / ops.sqrt(ops.maximum(ops.sum(ops.square(rows), axis=-1, keepdims=True), _LENGTH))
 
 
-def _of_all_devices(model: keras.Model, rows: Tensor) -> Tensor:
+def of_all_devices(model: keras.Model, rows: Tensor) -> Tensor:
     """The rows of all devices of a strategy in their order, with gradients to each. On JAX a batch is whole already."""
     if num_replicas(model) == 1:
         return rows
     import tensorflow as tf
 
     return tf.distribute.get_replica_context().all_gather(rows, axis=0)
-
-
-def _place(model: keras.Model) -> Any:
-    """The number of this device among those of a strategy."""
-    if num_replicas(model) == 1:
-        return 0
-    import tensorflow as tf
-
-    return tf.distribute.get_replica_context().replica_id_in_sync_group

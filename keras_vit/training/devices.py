@@ -116,8 +116,7 @@ def _elsewhere(kind: str, precision: str) -> Devices:
     if kind not in ("auto", "one"):
         raise ArgumentError(
             f"`strategy={kind!r}` is TensorFlow's.\nReceived: the {backend} backend. Set KERAS_BACKEND=tensorflow, "
-            "or on JAX use `keras.distribution`.",
-            parameters=("strategy",),
+            "or on JAX use `keras.distribution`."
         )
     why = "asked for"
     if precision == "auto":

@@ -1,10 +1,9 @@
 """Pre-training without labels: a model learns to predict hidden patches from those around them.
 
 Masked patch prediction, section 4.6 and appendix B.1.2 of arXiv:2010.11929. What is predicted is in `TARGETS`: colours
-of three bits a channel, or the patch itself.
+of three bits a channel, or the patch itself. SimMIM, arXiv:2111.09886, is it with other options.
 """
 
-import functools
 import inspect
 import math
 from typing import Any
@@ -12,12 +11,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import kernels
 from keras_vit.annotations import Arguments, Tensor
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.images.preprocessing import Preprocessing, unscaled
 from keras_vit.layers import PatchCorruption
-from keras_vit.layers.configurable import at_least_float32, recomputed
+from keras_vit.layers.configurable import at_least_float32
 from keras_vit.model.copies import is_distributed
 from keras_vit.model.image_model import check_floats
 from keras_vit.model.input_checks import check_first_batch
@@ -25,9 +23,11 @@ from keras_vit.model.layer_access import first_layer, patch_embedding, token_lay
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.training_step import accumulated_train_step, check_accumulation
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.training.selfsupervised.features import every_token
 
 CELLS = {"mean_color": 1, "downsized": 4}  # a side of a patch, each of one colour
 TARGETS = (*CELLS, "pixels")
+LOSSES = ("mse", "mae")  # of pixels
 LEVELS = 8  # of a channel, 3 bits
 _MOST_CHANNELS = 3  # of which all colours are classes: 512
 _ROUNDING = 2e-4  # pixel values: float32 is off by up to 8e-6, and means of 64 x 64 whole pixels differ by 2.4e-4
@@ -53,8 +53,11 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         model: a `VisionTransformer` with one input, without patch dropout.
         target: what is predicted of each hidden patch. `"mean_color"` is the class of its mean colour, at 3 bits a
             channel, `"downsized"` are those of its 4 x 4 parts, by cross-entropy; `"pixels"` are its numbers as the
-            model gets them, by squared error.
+            model gets them, by `loss`.
         rate, mask_share, random_share, seed: of `keras_vit.layers.PatchCorruption`.
+        loss: of pixels, `"mse"`, squared errors, or `"mae"`, absolute ones.
+        square: side in patches of the squares that are hidden whole; of images of a fixed size if above 1. SimMIM is
+            `target="pixels"`, `rate=0.6`, `mask_share=1.0`, `random_share=0.0`, `loss="mae"` and squares of 32 pixels.
 
     Call arguments:
         images: `(B, H, W, C)` floats, prepared by `model.preprocessing`.
@@ -67,7 +70,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         TypeError: for what is no `VisionTransformer`.
         ValueError: for a model or target that this cannot be done with, or a share out of range.
 
-    Source: arXiv:2010.11929, appendix B.1.2.
+    Source: arXiv:2010.11929, appendix B.1.2; loss and squares of SimMIM, arXiv:2111.09886, section 3.
     """
 
     def __init__(
@@ -79,17 +82,23 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         mask_share: float = 0.8,
         random_share: float = 0.1,
         seed: int | None = None,
+        loss: str = "mse",
+        square: int = 1,
         name: str = "masked_patch_prediction",
     ) -> None:
         check_choice("target", target, TARGETS)
+        check_choice("loss", loss, LOSSES)
         _check_model(model)
         _check_target(target, model)
-        policy = patch_embedding(model).dtype_policy
-        corruption = PatchCorruption(rate, mask_share, random_share, seed, dtype=policy, name="patch_corruption")
+        policy, squares = patch_embedding(model).dtype_policy, _squares(model, square)
+        corruption = PatchCorruption(
+            rate, mask_share, random_share, seed, squares, dtype=policy, name="patch_corruption"
+        )
         super().__init__(*_network(model, target, corruption), name=name)
         self._wrapped = lambda: model  # as an attribute its head would be trained, or decay, without being used
         self.corruption = corruption
         self.target = target
+        self.pixel_loss, self.square = loss, square
         self.accumulation_steps = 1
         self._mean = MeanOverImages(name="mean_over_images", dtype="float32")
         self.accuracy = keras.metrics.Mean(name="accuracy") if target in CELLS else None
@@ -152,7 +161,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         if self.target in CELLS:
             losses = keras.losses.sparse_categorical_crossentropy(targets, predictions, from_logits=True)
         else:
-            losses = ops.square(predictions - targets)
+            losses = (ops.square if self.pixel_loss == "mse" else ops.abs)(predictions - targets)
         hidden = ops.cast(y_pred["hidden"], "float32")  # (B, N)
         losses = ops.sum(_mean_of_each(losses) * hidden, axis=1) / ops.sum(hidden, axis=1)  # (B,)
         return self._mean(losses, losses, sample_weight=sample_weight)
@@ -176,6 +185,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
     def get_config(self) -> Arguments:
         names = ("rate", "mask_share", "random_share", "seed")
         config = {"model": keras.saving.serialize_keras_object(self.model), "target": self.target, "name": self.name}
+        config |= {"loss": self.pixel_loss, "square": self.square}
         return config | {name: getattr(self.corruption, name) for name in names}
 
     @classmethod
@@ -244,6 +254,19 @@ def _means(x: Tensor, cells: int, axis: int) -> Tensor:
     return ops.mean(ops.reshape(x, (*shape[:axis], cells, -1, *shape[axis + 1 :])), axis=axis + 1)
 
 
+def _squares(model: Any, square: int) -> tuple[int, int, int] | None:
+    """What `PatchCorruption` takes for squares of a side in patches; `None` for single ones."""
+    if check_positive_int("square", square) == 1:
+        return None
+    height, width = model.input_shape[1:3]
+    if None in (height, width):
+        raise ValueError(
+            "squares of patches lie on a grid, so `model` must be of a fixed size.\n"
+            f"Received: square={square}, input_shape={model.input_shape}. Use `keras_vit.with_input_shape`."
+        )
+    return (*model.config.grid(height, width), square)
+
+
 def _mean_of_each(x: Tensor) -> Tensor:
     """`(B, N)`: the mean over the numbers of each patch."""
     return ops.mean(x, axis=tuple(range(2, len(x.shape)))) if len(x.shape) > 2 else x
@@ -255,22 +278,14 @@ def _network(model: Any, target: str, corruption: keras.layers.Layer) -> tuple[T
     """
     embedding, hidden = patch_embedding(model), []
 
-    def call(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.pop("num_queries", None) or getattr(layer, "num_output_tokens", None):
-            return _EveryToken(layer, dtype=layer.dtype_policy, name="every_token")(*args, **kwargs)
-        outputs = layer(*args, **kwargs)
+    def after(layer: keras.layers.Layer, found: Tensor) -> Tensor:
         if layer is not embedding:
-            return outputs
-        tokens, drawn = corruption(outputs)
+            return found
+        tokens, drawn = corruption(found)
         hidden.append(drawn)
         return tokens
 
-    graph = keras.models.clone_model(
-        keras.Model(model.input, token_layers(model)[-1].output),
-        input_tensors=keras.Input(model.input_shape[1:], name=model.inputs[0].name),
-        clone_function=lambda layer: layer,
-        call_function=call,
-    )
+    graph = every_token(model, token_layers(model)[-1].output, after=after)
     patches = graph.output[:, model.config.num_prefix_tokens :]  # (B, N, D)
     shape, dtype = _shape_of(target, model), at_least_float32(embedding.dtype_policy)
     dense = keras.layers.Dense(math.prod(shape), kernel_initializer="zeros", dtype=dtype, name="prediction")
@@ -292,25 +307,6 @@ class MeanOverImages(keras.losses.Loss):
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return y_pred
-
-
-class _EveryToken(keras.layers.Layer):
-    """A block that computes the first tokens only, computing all."""
-
-    def __init__(self, block: keras.layers.Layer, **kwargs: Any) -> None:
-        super().__init__(autocast=False, **kwargs)
-        self.block = block
-
-    def call(
-        self, tokens: Tensor, training: bool | None = None, rotation: Tensor = None, bias: Tensor = None
-    ) -> Tensor:
-        optional = {name: x for name, x in {"rotation": rotation, "bias": bias}.items() if x is not None}
-        forward = functools.partial(kernels.block(self.block, training) or self.block.forward, training=training)
-        checkpoint = keras.remat if training and self.block.rematerialize else None
-        return recomputed(self.block, forward, checkpoint, self.block.cast_input(tokens), **optional)
-
-    def compute_output_spec(self, tokens: Tensor, **optional: Any) -> Any:
-        return keras.KerasTensor(tokens.shape, self.compute_dtype)
 
 
 def _check_model(model: Any) -> None:

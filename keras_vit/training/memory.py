@@ -235,8 +235,7 @@ def _check_arguments(model: Any, batch_size: int, accumulation_steps: int) -> No
     if batch_size % accumulation_steps:
         raise ArgumentError(
             "`accumulation_steps` must divide `batch_size`, so that every micro-batch is full.\n"
-            f"Received: batch_size={batch_size}, accumulation_steps={accumulation_steps}.",
-            parameters=("accumulation_steps", "batch_size"),
+            f"Received: batch_size={batch_size}, accumulation_steps={accumulation_steps}."
         )
     if None in model.input_shape[1:]:
         raise ValueError(

@@ -16,8 +16,36 @@ import numpy as np
 from keras import ops
 
 from keras_vit.annotations import Arguments, Rate, Tensor, Variable
-from keras_vit.checks import ArgumentError, check_choice, check_number, with_hints
-from keras_vit.training.layer_decay import check_layer_decay, layer_multipliers
+from keras_vit.checks import ArgumentError, check_choice, check_number, check_share, with_hints
+
+
+def layer_multipliers(variables: Sequence[Variable], layer_decay: float) -> list[float]:
+    """The factor of the learning rate for each weight, by how far below the head it lies.
+
+    The factor is `layer_decay ** (L + 1 - depth)`. All that comes before the blocks has depth 0: ResNet, patch
+    embedding, tokens, positions. Block i has i + 1. What comes after (norm, pooling, head) has L + 1, so a factor of
+    1. A weight knows its depth from the model that it was made for. One of a layer around that model has a factor of 1.
+
+    Args:
+        variables: weights of a model.
+        layer_decay: in (0, 1].
+
+    Raises:
+        ValueError: if no weight knows its depth, and `layer_decay` is not 1.
+
+    Source: BEiT, arXiv:2106.08254, appendix H; MAE, arXiv:2111.06377, Table 9.
+    """
+    if layer_decay == 1:
+        return [1.0] * len(variables)
+    depths = [getattr(variable, "layer_depth", None) for variable in variables]
+    if not any(depth and 0 < depth[0] < depth[1] for depth in depths):
+        paths = [getattr(variable, "path", variable.name) for variable in variables[:3]]
+        raise ArgumentError(
+            "`layer_decay` needs trainable weights of blocks, by whose number the depth of a layer is known.\n"
+            f"Received: layer_decay={layer_decay} and {len(variables)} weights, {', '.join(map(repr, paths))}, ... "
+            "Leave it out where only the head learns."
+        )
+    return [1.0 if depth is None else float(layer_decay) ** (depth[1] - depth[0]) for depth in depths]
 
 
 def is_tensorflow() -> bool:
@@ -290,7 +318,7 @@ class GuardedOptimizer(GlobalStepOptimizer):
         if accumulator_dtype is not None:
             check_choice("accumulator_dtype", accumulator_dtype, ACCUMULATOR_DTYPES)
         if layer_decay is not None:
-            check_layer_decay(layer_decay)
+            check_share("layer_decay", layer_decay)
         super().__init__(
             float(learning_rate) if isinstance(learning_rate, int) else learning_rate,
             weight_decay=weight_decay,
@@ -577,6 +605,81 @@ class AdamW(GuardedOptimizer):
         self.assign_sub(variable, ops.cast(step, variable.dtype))
 
 
+def value_at(rate: Rate, step: Tensor) -> Tensor:
+    """The value of a schedule, or the number itself, at a step counted from 0."""
+    return ops.cast(rate(step) if callable(rate) else rate, "float32")
+
+
+class AdamWOfParts(AdamW):
+    """AdamW with a clip for each part of a model, a decay by step, and weights whose rate is another.
+
+    Args:
+        learning_rate: as of `AdamW`.
+        decay: a schedule or number.
+        decays: says of a weight whether it decays.
+        parts: gives a weight the name of its part, and of its rate: `(part, factor, kind)`. A factor multiplies the
+            rate, which is `learning_rate` of the kind 0, `head_rate` of 1 and `last_rate` of 2.
+        clip_norm: the largest norm of each part, by min(1, clip / (norm + 1e-6)).
+        last_rate: by default that of heads.
+        layer_decay: as of `AdamW`.
+        head_rate: by default the rate.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Rate,
+        decay: Rate,
+        decays: Callable[[Variable], bool],
+        parts: Callable[[Variable], tuple[str, float, int]] = lambda variable: ("", 1.0, 0),
+        clip_norm: float | None = None,
+        last_rate: Rate | None = None,
+        layer_decay: float | None = None,
+        head_rate: Rate | None = None,
+    ) -> None:
+        super().__init__(learning_rate, layer_decay=layer_decay)
+        self._decay_rate, self._decides, self._parts_by = decay, decays, parts
+        self.clip_norm, self._head_rate, self._last_rate = clip_norm, head_rate, last_rate
+
+    def build(self, variables: Sequence[Variable]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        placed = [self._parts_by(variable) for variable in variables]
+        self._parts = {part: number for number, part in enumerate(dict.fromkeys(part for part, _, _ in placed))}
+        self._part = [self._parts[part] for part, _, _ in placed]
+        self._kinds = [kind for _, _, kind in placed]
+        self._multipliers = [each * factor for each, (_, factor, _) in zip(self._multipliers, placed, strict=True)]
+        self._decaying = [self._decides(variable) for variable in variables]
+
+    def update_all(self, gradients: Sequence[Tensor], variables: Sequence[Variable], learning_rate: Tensor) -> None:
+        gradients = [undo_cast(gradient) for gradient in sum_over_replicas(gradients)]
+        squares: list[Any] = [0.0] * len(self._parts)
+        for gradient, variable in zip(gradients, variables, strict=True):
+            squares[self._part[self._built_with.index_of(variable)]] += square_sum(gradient)
+        norms = [ops.sqrt(ops.convert_to_tensor(each, "float32")) for each in squares]
+        rate = ops.cast(learning_rate, "float32")
+        head = rate if self._head_rate is None else value_at(self._head_rate, self.iterations)
+        last = head if self._last_rate is None else value_at(self._last_rate, self.iterations)
+        total = ops.sqrt(sum(squares))
+        finite = ops.all(ops.isfinite(ops.stack([total, rate, ops.cast(head, "float32"), ops.cast(last, "float32")])))
+        self.gradient_norm.assign(ops.where(finite, total, LEFT_OUT))
+        clips = [1.0 if self.clip_norm is None else ops.minimum(1.0, self.clip_norm / (norm + 1e-6)) for norm in norms]
+        scales = tuple(ops.where(finite, clip, 0.0) for clip in clips)
+        rates = tuple(ops.where(finite, each, 0.0) for each in (rate, head, last))
+        decay = value_at(self._decay_rate, self.iterations)
+        self._last_update = None
+        self.update_each(gradients, variables, (rates, scales, decay, self._scalars(rate, finite)))
+        self._last_update = None
+
+    def update_one(self, variable: Variable, gradient: Tensor, scalars: Any, index: int) -> None:
+        rates, scales, decay, others = scalars
+        rate = rates[self._kinds[index]]
+        if self._decaying[index]:
+            step = rate * self._multipliers[index] * decay
+            self.assign_sub(variable, ops.cast(ops.cast(variable, "float32") * step, variable.dtype))
+        super().update_one(variable, gradient, (rate, scales[self._part[index]], *others), index)
+
+
 def _layout_of(variable: Variable) -> Any:
     """How a variable is sharded over several devices of JAX; `None` elsewhere."""
     sharding = getattr(variable.value, "sharding", None)
@@ -588,15 +691,13 @@ def _check_positive(name: str, value: Any, zero_too: bool = False) -> None:
         return
     check_number(name, value)
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero_too):
-        raise ArgumentError(
-            f"`{name}` must be {'at least' if zero_too else 'above'} 0.\nReceived: {name}={value}.", parameters=(name,)
-        )
+        raise ArgumentError(f"`{name}` must be {'at least' if zero_too else 'above'} 0.\nReceived: {name}={value}.")
 
 
 def _check_momentum(name: str, value: Any) -> None:
     check_number(name, value)
     if not 0 <= value < 1:
-        raise ArgumentError(f"`{name}` must be in [0, 1).\nReceived: {name}={value}.", parameters=(name,))
+        raise ArgumentError(f"`{name}` must be in [0, 1).\nReceived: {name}={value}.")
 
 
 def inner_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:

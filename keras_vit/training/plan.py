@@ -12,14 +12,22 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Arguments, LastGood
-from keras_vit.checks import ArgumentError, check_choice, check_positive, check_positive_int, check_steps, with_hints
+from keras_vit.checks import (
+    ArgumentError,
+    check_choice,
+    check_positive,
+    check_positive_int,
+    check_share,
+    check_steps,
+    with_hints,
+)
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.outputs import check_no_activation, initialize_head
 from keras_vit.pages.formatting import format_titled, plural
 from keras_vit.training.callbacks import NonFiniteGuard, StopAfterSteps
 from keras_vit.training.losses import LABELS, SigmoidCrossentropy
-from keras_vit.training.optimizers import SGD, AdamW, check_layer_decay
+from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
 
 SCALE_RATES = ("linear", "none")
@@ -66,11 +74,13 @@ class Plan:
 
     def __str__(self) -> str:
         """What is trained and how, in 80 columns; `repr` has every field."""
-        return "\n".join(format_titled(f"{self.recipe.name} for {self.num_images:,} images", list(self._facts())))
+        return "\n".join(
+            format_titled(f"{self.recipe.name} for {plural(self.num_images, 'image')}", list(self._facts()))
+        )
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         recipe = self.recipe
-        yield "steps", f"{self.steps:,} of {self.batch_size:,} images, in {plural(self.epochs, 'epoch')}"
+        yield "steps", f"{self.steps:,} of {plural(self.batch_size, 'image')}, in {plural(self.epochs, 'epoch')}"
         if self.accumulation_steps > 1:
             each = plural(self.batch_size // self.accumulation_steps, "image")
             yield "micro-batches", f"{self.accumulation_steps:,} of {each} in each step"
@@ -253,10 +263,12 @@ def plan(
         TypeError: for a value of the wrong type.
     """
     recipe = find_recipe(recipe)
-    _check_num_images(num_images)
+    if num_images == 0:
+        raise ValueError("the training set is empty, so there is nothing to learn from.\nReceived: num_images=0.")
+    check_positive_int("num_images", num_images)
     check_choice("scale_rate", scale_rate, SCALE_RATES)
     if layer_decay is not None:
-        check_layer_decay(layer_decay)
+        check_share("layer_decay", layer_decay)
     if model is not None:
         check_model(model, recipe)
     batch_size = recipe.batch_size if batch_size is None else batch_size
@@ -297,18 +309,11 @@ def _words_of_optimizer(recipe: Recipe) -> Iterator[str]:
         yield f"weights averaged with momentum {recipe.ema_momentum:g}"
 
 
-def _check_num_images(num_images: Any) -> None:
-    if num_images == 0:
-        raise ValueError("the training set is empty, so there is nothing to learn from.\nReceived: num_images=0.")
-    check_positive_int("num_images", num_images)
-
-
 def _length(recipe: Recipe, num_images: int, batch_size: int, steps: int | None, epochs: int | None) -> tuple[int, int]:
     """Optimizer steps, and the epochs in which `fit` shows them."""
     if steps is not None and epochs is not None:
         raise ArgumentError(
-            f"`steps` and `epochs` say the same thing, so pass one.\nReceived: steps={steps}, epochs={epochs}.",
-            parameters=("steps", "epochs"),
+            f"`steps` and `epochs` say the same thing, so pass one.\nReceived: steps={steps}, epochs={epochs}."
         )
     if steps is None and epochs is None:
         steps, epochs = recipe.steps, recipe.epochs
@@ -328,8 +333,7 @@ def _rates(recipe: Recipe, learning_rate: float | None, batch_size: int) -> tupl
     if recipe.schedule == "linear" and learning_rate < final_rate:
         raise ArgumentError(
             "the recipe's rate falls to its final one, so `learning_rate` must not be below that.\n"
-            f"Received: learning_rate={learning_rate}, final_learning_rate={final_rate} of {recipe.name!r}.",
-            parameters=("learning_rate",),
+            f"Received: learning_rate={learning_rate}, final_learning_rate={final_rate} of {recipe.name!r}."
         )
     return learning_rate, final_rate
 
@@ -340,8 +344,7 @@ def _warmup(recipe: Recipe, steps: int, warmup_steps: int | None) -> int:
         if warmup_steps >= steps:
             raise ArgumentError(
                 "the rate falls after its warm-up, so `warmup_steps` must be fewer than all steps.\n"
-                f"Received: warmup_steps={warmup_steps}, steps={steps}.",
-                parameters=("steps",),
+                f"Received: warmup_steps={warmup_steps}, steps={steps}."
             )
         return warmup_steps
     if recipe.warmup_fraction is not None:
@@ -366,8 +369,7 @@ def _micro_batches(recipe: Recipe, batch_size: int, accumulation_steps: int | No
     if batch_size % accumulation_steps:
         raise ArgumentError(
             "`accumulation_steps` must divide `batch_size`, so that micro-batches are equal and their mean is the "
-            f"batch's.\nReceived: accumulation_steps={accumulation_steps}, batch_size={batch_size}.",
-            parameters=("accumulation_steps", "batch_size"),
+            f"batch's.\nReceived: accumulation_steps={accumulation_steps}, batch_size={batch_size}."
         )
     return accumulation_steps
 

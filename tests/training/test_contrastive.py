@@ -103,22 +103,33 @@ def pairs(count):
     }
 
 
-def on_two_devices():
+def on_two_devices(cases=(("sigmoid", False), ("softmax", True))):
     """Losses and the largest difference of a weight, of one device and of two."""
     found = {}
-    for kind, lora in (("softmax", False), ("sigmoid", False), ("softmax", True)):
+    for kind, lora in cases:
         models = [towers(kind, lora), on(2, towers, kind, lora)]
         losses = [
-            model.fit(pairs(16), batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"] for model in models
+            model.fit(pairs(13), batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"] for model in models
         ]
         apart = max(np.abs(numpy(a) - numpy(b)).max() for a, b in zip(*(m.weights for m in models), strict=True))
         found[f"{kind}, {lora}"] = (losses, float(apart))
     return found
 
 
+def whole_on_two_devices():
+    return on_two_devices([("softmax", False)])
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
-@pytest.mark.elsewhere("two devices", "on_two_devices")
-def test_two_devices_contrast_the_batch_of_both(found):
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(2, marks=pytest.mark.elsewhere("two devices", "on_two_devices")),
+        pytest.param(1, marks=[pytest.mark.nightly, pytest.mark.elsewhere("two devices", "whole_on_two_devices")]),
+    ],
+)
+def test_two_devices_contrast_the_batch_of_both(found, number):
+    assert len(found) == number
     for losses, apart in found.values():
         np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
         assert apart < 1e-5

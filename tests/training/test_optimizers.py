@@ -7,8 +7,15 @@ from conftest import make_tiny, numpy, tiny_config
 from keras import ops
 
 import keras_vit
-from keras_vit.training.layer_decay import layer_multipliers
-from keras_vit.training.optimizers import SGD, AdamW, GlobalStepOptimizer, inner_optimizer, rate_at, steps_of
+from keras_vit.training.optimizers import (
+    SGD,
+    AdamW,
+    GlobalStepOptimizer,
+    inner_optimizer,
+    layer_multipliers,
+    rate_at,
+    steps_of,
+)
 from keras_vit.training.schedules import WarmupCosine
 
 STEPS, DECAY, CLIP = 5, 0.1, 2.0

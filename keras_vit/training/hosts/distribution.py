@@ -3,13 +3,12 @@
 import contextlib
 import contextvars
 import dataclasses
-import functools
 import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import keras
 import numpy as np
@@ -48,8 +47,7 @@ def set_distribution(layout: str, parts: int | None, config: Any, **arguments: A
     if layout == "tensor" and count % parts:
         raise ArgumentError(
             "`layout` must divide the devices into groups of one size.\n"
-            f"Received: layout='tensor:{parts}', {count} devices.",
-            parameters=("layout",),
+            f"Received: layout='tensor:{parts}', {count} devices."
         )
     shape = (count // parts, parts) if layout == "tensor" else (count,)
     mesh = keras.distribution.DeviceMesh(shape, ("data", "model")[: len(shape)])
@@ -59,36 +57,32 @@ def set_distribution(layout: str, parts: int | None, config: Any, **arguments: A
 
 
 @contextlib.contextmanager
-def multi_process(
-    layout: str, seed: int, out: Any, say: Callable, facts: Mapping[str, Any]
-) -> Iterator[tuple[Any, Callable]]:
-    """Connects the processes of a run; gives folder and `say` to each: only the first writes to `out`, and speaks.
+def multi_process(options: Any, out: FilePath, print_fn: Callable) -> Iterator[tuple[Path, Callable]]:
+    """Connects the processes of a run, and gives each its folder and `print_fn`; the first alone writes and prints.
 
     The others write to a folder that goes at the end, so that all do the same, as JAX wants it.
 
     Args:
-        layout: `"none"` for a process by itself.
-        seed: of all random numbers, so that all processes draw the same.
+        options: of the run, the same in all processes; the `layout` of a process by itself is `"none"`.
         out: folder of the run.
-        say: called with lines of text.
-        facts: options of this process, which must be the same in all, ready for JSON.
+        print_fn: called with lines of text.
     """
-    if layout == "none":
+    if options.layout == "none":
         check_alone()
-        yield out, say
+        yield expand_path(out), print_fn
         return
     check_backend()
-    keras.utils.set_random_seed(seed)
-    connect(say)
-    check_same_everywhere({**facts, COUNT: os.environ.get(COUNT)})  # JAX joins processes of different counts
+    keras.utils.set_random_seed(options.seed)
+    connect(print_fn)
+    check_same_everywhere({**_facts(options), COUNT: os.environ.get(COUNT)})  # JAX joins processes of different counts
     before = keras.distribution.distribution()
     token = _OUT.set(expand_path(out))
     try:
         if is_first():
-            yield out, say
+            yield expand_path(out), print_fn
         else:
             with tempfile.TemporaryDirectory() as folder:
-                yield os.path.join(folder, Path(out).name), lambda line: None
+                yield Path(folder, Path(out).name), lambda line: None
     finally:
         _OUT.reset(token)
         keras.distribution.set_distribution(before)
@@ -121,31 +115,11 @@ def check_same_everywhere(facts: Mapping[str, Any]) -> None:
             )
 
 
-def _facts(options: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(options: Any) -> dict[str, Any]:
     """Options as text that is the same in every process, without `resume`, which the first process decides."""
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)} if options else {}
-    given |= changes
-    return {name: _text(value) for name, value in given.items() if name != "resume"}
+    return {name: _text(value) for name, value in vars(options).items() if name != "resume"}
 
 
 def _text(value: Any) -> str:
     plain = dataclasses.is_dataclass(value) or isinstance(value, (str, int, float, tuple, list, type(None)))
     return str(value) if plain else type(value).__name__
-
-
-_Function = TypeVar("_Function", bound=Callable)
-_DEFAULTS = (("layout", "none"), ("seed", 0))
-
-
-def run_together(function: _Function) -> _Function:
-    """Decorates `finetune(data, out, options, print_fn=, **changes)`: all processes of a `layout` run it as one."""
-
-    @functools.wraps(function)
-    def run(
-        data: Any, out: FilePath, options: Any = None, *, print_fn: Callable[[str], Any] = print, **changes: Any
-    ) -> Any:
-        layout, seed = (changes.get(name, getattr(options, name, default)) for name, default in _DEFAULTS)
-        with multi_process(layout, seed, out, print_fn, _facts(options, changes)) as (folder, its_print_fn):
-            return function(data, expand_path(folder), options, print_fn=its_print_fn, **changes)
-
-    return cast(_Function, run)

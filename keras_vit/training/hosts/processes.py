@@ -93,7 +93,7 @@ def check_alone() -> None:
     rule = "processes that are started together train together with `layout` only."
     advice = 'Pass "replicated", "fsdp" or "tensor:k".'
     if sign.startswith(KERAS):
-        raise ArgumentError(f"{rule}\nReceived: {sign}, layout='none'. {advice}", parameters=("layout",))
+        raise ArgumentError(f"{rule}\nReceived: {sign}, layout='none'. {advice}")
     warnings.warn(f"{rule} {sign} says that this is one of several. {advice}", stacklevel=3)
 
 

@@ -103,7 +103,7 @@ def test_process_that_fails_alone_does_not_wait_for_the_others(monkeypatch, wait
 
 
 def test_facts_of_options_are_text_that_every_process_writes_alike():
-    found = distribution._facts(None, {"model": object(), "steps": 5, "resume": "must"})
+    found = distribution._facts(SimpleNamespace(model=object(), steps=5, resume="must"))
     assert found == {"model": "object", "steps": "5"}
 
 
@@ -165,6 +165,6 @@ def test_processes_that_count_differently_are_refused(second_process, environmen
     second_process({processes.COUNT: "3"})
     with (
         pytest.raises(ValueError, match=r"KERAS_DISTRIBUTION_NUM_PROCESSES: 2 for process 0, 3 for process 1\. "),
-        distribution.multi_process("fsdp", 0, "run", print, {}),
+        distribution.multi_process(FinetuneOptions(layout="fsdp"), "run", print),
     ):
         pytest.fail("begins")
