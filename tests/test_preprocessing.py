@@ -347,9 +347,24 @@ def test_names_must_have_an_order():
     scores = np.eye(2, 2)
     by_number = decode_predictions(scores, 1, class_names={1: "okapi", 0: "gnu"})
     assert [row[0][1] for row in by_number] == ["gnu", "okapi"]
-    for names in ({"gnu", "okapi"}, frozenset({"gnu", "okapi"}), {"gnu": 0, "okapi": 1}, {1: "gnu", 2: "okapi"}, "ab"):
+    for names in (
+        {"gnu", "okapi"},
+        frozenset({"gnu", "okapi"}),
+        {"gnu": 0, "okapi": 1},
+        {1: "gnu", 2: "okapi"},
+        "ab",
+        object(),
+    ):
         with pytest.raises(TypeError, match="in the order of the scores"):
             decode_predictions(scores, 1, class_names=names)
+
+
+@pytest.mark.parametrize(("classes", "count"), [(3, 3), (5, 5), (7, 5)])
+def test_by_default_five_classes_are_named_or_all_of_fewer(classes, count):
+    names = [f"class {number}" for number in range(classes)]
+    assert [len(row) for row in decode_predictions(np.eye(2, classes), class_names=names)] == [count] * 2
+    with pytest.raises(ValueError, match=f"at most the number of classes, {classes}"):
+        decode_predictions(np.eye(2, classes), classes + 1, names)
 
 
 def test_equal_scores_are_said_to_be_in_no_order():

@@ -4,9 +4,8 @@ Labels are texts, an array of objects `(n, 1)`, and the one name of a `Source` i
 """
 
 import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,14 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import did_you_mean
-from keras_vit.data.row_targets import Row, RowTargets, parquet_rows, tar_members
+from keras_vit.data.row_targets import Row, RowTargets, tar_members
 from keras_vit.data.shards.index import IndexedShard
 from keras_vit.data.shards.tars import member_key
+from keras_vit.files import parse_json
 from keras_vit.pages.formatting import printable
 from keras_vit.text.tokenizer import Tokenizer, cut_and_equal_texts
 
 COLUMNS = ("caption", "text")  # of which the first that is there is taken
-_TEXT, _FIELDS = ".txt", ".json"
 _SHOWN = 40  # last letters of a caption
 
 
@@ -32,12 +31,13 @@ class CaptionTargets(RowTargets):
         column: of the captions; by default `caption`, else `text`.
     """
 
-    noun, example = "captions", ("path,caption", "1.jpg,a red car")
+    noun, example, member = "captions", ("path,caption", "1.jpg,a red car"), ".txt"
     are_texts = True
 
     def __init__(self, column: str | None = None) -> None:
         super().__init__(None)
         self.column = column
+        self.also = COLUMNS if column is None else (column,)
 
     def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
         found = self._column(header)
@@ -63,11 +63,6 @@ class CaptionTargets(RowTargets):
             found[number, 0] = cell.strip()
         return (column,), found
 
-    def of_shards(self, shards: Sequence[IndexedShard]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
-        rows = [self._rows_of(shard) for shard in shards]
-        names, values = self.of_rows([row for of_shard in rows for row in of_shard])
-        return names, np.split(values, np.cumsum([len(of_shard) for of_shard in rows])[:-1])
-
     def of_array(
         self, split: str, values: np.ndarray, names: Sequence[str] | None
     ) -> tuple[Sequence[str], np.ndarray] | None:
@@ -83,40 +78,24 @@ class CaptionTargets(RowTargets):
         if any(np.ndim(split.labels) != 2 or split.labels.dtype != object for split in source.splits.values()):
             raise self.needs_table(source)
 
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return COLUMNS if self.column is None else (self.column,)
-
     def _column(self, header: Any) -> str | None:
-        return next((name for name in self._names if name in header), None)
+        return next((name for name in self.also if name in header), None)
 
-    def _rows_of(self, shard: IndexedShard) -> list[Row]:
-        """A row for each photo of a shard; of a tar the text of its `.txt`, else the field of its `.json`."""
-        path = str(shard.path)
-        if shard.path.suffix == ".parquet":
-            return [Row(path, f"row {number}", cells) for number, cells in enumerate(parquet_rows(path, self._names))]
-        if shard.path.suffix != ".tar":
-            raise ValueError(
-                "captions are read from .tar and .parquet shards.\n"
-                f"Received: {printable(path)}. Pack the photos as tars, with a .txt for each."
-            )
-        texts = tar_members(path, _TEXT, _decoded)
-        fields = tar_members(path, _FIELDS, json.loads)
-        column, rows = self.column or COLUMNS[0], []
+    def tar_cells(self, path: str, shard: IndexedShard) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The text of each photo's `.txt`, else the field of its `.json`."""
+        texts, fields = tar_members(path, self.member, _decoded), tar_members(path, ".json", parse_json)
+        column = self.column or COLUMNS[0]
         for row in shard.rows.rows:
             key = member_key(row.key)[0]
             name, text = texts.get(key, fields.get(key, ("", None)))
             if isinstance(text, dict):
-                cells: Mapping[str, Any] = text
-            elif key in texts:
-                cells = {column: text}
-            else:
+                text = text.get(self._column(text) or column)
+            elif key not in texts:
                 raise ValueError(
                     "every photo of a tar must have its caption, in a .txt of its name.\n"
-                    f"Received: {printable(path)}, photo {row.key!r} without {key + _TEXT!r}."
+                    f"Received: {printable(path)}, photo {row.key!r} without {key + self.member!r}."
                 )
-            rows.append(Row(path, f"member {name!r}", {column: cells.get(self._column(cells) or column)}))
-        return rows
+            yield name, {column: text}
 
 
 def _decoded(data: bytes) -> str:

@@ -4,6 +4,7 @@ Classes are sorted by the names of their folders, as in the official code for cu
 """
 
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -12,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.data.label_checks import quote_names, similar_names
-from keras_vit.data.shards.finding import find_shards
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES, SPLITS, FileSplit, divide
 from keras_vit.data.targets import CLASS_LABELS, Targets
@@ -30,9 +30,14 @@ from keras_vit.images.photo_files import (
     loose_photos,
     others_below,
     photos_below,
+    pipes_in,
 )
 from keras_vit.images.validation import BadImage, ValidImage, check_images, count_reasons
 from keras_vit.pages.formatting import printable
+
+# Names of folders that are most likely splits, and not read as such, since others call a test set `eval` too.
+_LIKE_SPLITS = SPLIT_ALIASES | {"trn": "train", "eval": "validation", "evaluation": "validation", "tst": "test"}
+_LIKE_SPLITS |= {"validate": "validation"}
 
 
 def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
@@ -47,7 +52,7 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
     photos_of = {split: _photos_by_class(folder, passed) for split, folder in (divided or {"": path}).items()}
     shards, passed.shards = passed.shards, []  # `others_below` finds these too
     for line in passed.notes():
-        warnings.warn(line, UserWarning, stacklevel=2)
+        warnings.warn(line, stacklevel=2)
     classes = _common_classes(path, photos_of, shards) if divided else list(photos_of[""])
     found = [
         (split, str(file), label)
@@ -58,12 +63,14 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
     if not found:
         passed.check()
     if len(classes) < 2 or not found:
-        raise _no_classes_error(path, classes, len(found), divided)
+        raise _no_classes_error(path, classes, len(found), divided, shards)
     if not divided:
+        _warn_of_names_of_splits(classes)
         _warn_of_alike_folders(path, classes)
     unread = [BadImage(*each) for each in passed.unreadable]
-    lost = [link for base in (path, *divided.values()) for link in dead_links_in(base)]
-    unread += [BadImage(link, _dead_link_reason(link)) for link in lost]
+    for base in (path, *divided.values()):
+        unread += [BadImage(link, _dead_link_reason(link)) for link in dead_links_in(base)]
+        unread += [BadImage(*each) for each in pipes_in(base)]
     splits, photos, labels = zip(*found, strict=True)
     repeated = (str(Path(link)) for link, _ in passed.repeated)
     others = others_below(path, {*photos, *repeated, *(image.path for image in unread)})
@@ -77,20 +84,16 @@ def _dead_link_reason(link: str) -> str:
     return f"a link that cannot be followed: {denied}" if denied else missing_reason(link)
 
 
-def _no_classes_error(path: Path, classes: Sequence[str], count: int, divided: Mapping[str, Path]) -> ValueError:
-    """What is in a folder without photos of two classes, and what to do.
-
-    Args:
-        path: of the folder.
-        classes: names of the folders in it.
-        count: of the photos in these.
-        divided: folders of splits.
-    """
+def _no_classes_error(
+    path: Path, classes: Sequence[str], count: int, divided: Mapping[str, Path], shards: Collection[str]
+) -> ValueError:
+    """What is in a folder without photos of two classes, and what to do; `count` is that of photos in class folders."""
     flat = {folder.name: n for folder in divided.values() if (n := len(loose_photos(folder)))}
     loose, lost = len(loose_photos(path)), dead_links_in(path)
-    shards = {name: files[0].suffix for name in classes if (files := find_shards(path / name))}
-    found = f"{len(classes)} class folder(s) {classes[:5]}, and {count} image file(s) in them"
-    found += f"; {loose} image file(s) lie outside of these" if loose else ""
+    places = sorted({os.path.relpath(os.path.dirname(file), path) for file in shards} - {"."})
+    found = f"{len(classes)} class folder(s) {classes[:5]}, and {count:,} image file(s) in them"
+    found = found if classes else "no class folder"
+    found += f"; {loose:,} image file(s) lie right in it" if loose else ""
     if flat:
         named = " and ".join(map(printable, flat))
         found += f"; {sum(flat.values()):,} image file(s) lie right in {named}, not in class folders there"
@@ -98,10 +101,10 @@ def _no_classes_error(path: Path, classes: Sequence[str], count: int, divided: M
     packed = sorted(entry.name for entry in entries_in(str(path), PassedOver()) if is_shard(entry.name))
     found += f"; {len(packed)} shard(s) lie next to these, as {printable(packed[0])}" if packed else ""
     remedy = "Put the photos of each class into a folder of its own, or list them in a .csv file with path and label."
-    if shards:
-        first, suffix = next(iter(shards.items()))
-        remedy = f"Shards lie in {', '.join(map(repr, list(shards)[:5]))}: pass {str(path / first)!r}"
-        remedy += f", or a pattern for all of them, as '{path}/**/*{suffix}'." if len(shards) > 1 else "."
+    if places:
+        remedy = f"Shards lie in {', '.join(map(repr, places[:5]))}: pass {str(path / places[0])!r}"
+        suffix = os.path.splitext(min(shards))[1]
+        remedy += f", or a pattern for all of them, as '{path}/**/*{suffix}'." if len(places) > 1 else "."
     elif len(classes) == 1 and len(folders_in(path / classes[0], PassedOver())) > 1:
         remedy = f"If the class folders are in {classes[0]!r}, pass {str(path / classes[0])!r}."
     return ValueError(
@@ -127,14 +130,13 @@ def source_from_files(
     """A `Source` of labelled files, without those that cannot be decoded.
 
     Args:
-        path: path of the folder or table.
-        kind: `"folder"`, `"table"` or `"shards"`.
+        path: of the folder or table.
+        kind: as `Source` has it.
         classes: class names, in the order of labels.
         files: paths of the images, or slices of shards.
         labels: one int for each file, or a row of numbers.
         splits: one split name for each file; `None` divides the files by `seed`.
-        seed: seed of that division.
-        on_bad_image: as in `open_source`.
+        seed, on_bad_image: as for `open_source`.
         ignored: numbers of files that do not count as photos, by their kind, with the path of one.
         targets: what the labels are.
         unread: folders that cannot be listed and links to nothing, which count as bad images.
@@ -206,7 +208,6 @@ def _count_shared(images: Sequence[ValidImage], members: dict[str, np.ndarray]) 
         warnings.warn(
             f"{len(shared)} file(s) stand in more than one split, byte for byte, so that what is measured on one has "
             f"been trained on, as {example}.",
-            UserWarning,
             stacklevel=2,
         )
     return len(shared)
@@ -218,8 +219,9 @@ def _split_folders(path: Path) -> dict[str, Path]:
     for folder in folders_in(path):
         if split := SPLIT_ALIASES.get(folder.name.lower()):
             named.setdefault(split, []).append(folder)
-    if "train" not in named:
-        _check_train(named, path)
+    like = [folder for folder in folders_in(path) if folder.name.lower() not in SPLIT_ALIASES and _meaning(folder.name)]
+    if "train" not in named or like:
+        _check_train(named, like, path)
     if "train" not in named or _is_a_class(named, path):
         return {}
     twice = next((folders for folders in named.values() if len(folders) > 1), None)
@@ -230,24 +232,31 @@ def _split_folders(path: Path) -> dict[str, Path]:
     return {name: named[name][0] for name in SPLITS if name in named}
 
 
-def _check_train(named: dict[str, list[Path]], path: Path) -> None:
-    """Refuses folders of splits without `train`, whose names would be taken for those of classes.
+def _meaning(name: str) -> str | None:
+    """The split of which a folder has the name by one of its words, as `test_set` and `train2017`; or `None`."""
+    words = re.split(r"[\W\d_]+|sets?$", name.lower())
+    return next((_LIKE_SPLITS[word] for word in words if word in _LIKE_SPLITS), None)
 
-    Args:
-        named: folders with the names of splits, by split.
-        path: the folder above them.
+
+def _check_train(named: dict[str, list[Path]], like: Sequence[Path], path: Path) -> None:
+    """Refuses folders of splits without `train` or without class folders, which would be taken for classes.
+
+    `named` has folders with the names of splits; `like` those with names that splits have elsewhere, as `test_set`.
     """
-    splits = [folder for folders in named.values() for folder in folders]
+    splits = [*(folder for folders in named.values() for folder in folders), *like]
+    kinds = named.keys() | {_meaning(folder.name) for folder in like}
     others = [folder for folder in folders_in(path) if folder not in splits and any(photos_below(folder))]
-    are_flat = len(named) > 1 and not others and all(map(has_photos, splits))
-    if splits and len(others) < 2 and (are_flat or all(_has_photos_in_folders(folder) for folder in splits)):
-        names = printable(" and ".join(folder.name for folder in splits))
-        if are_flat:
-            raise ValueError(
-                "folders of splits must have class folders in them, and `train` among them; they are no classes.\n"
-                f"Received: {str(path)!r} with photos right in {names}. Put the photos of each class into a folder of "
-                "its own."
-            )
+    if not splits or len(others) > 1:
+        return
+    names = printable(" and ".join(sorted(folder.name for folder in splits)))
+    if len(kinds) > 1 and all(map(has_photos, splits)) and not any(map(_folders_with_photos, named.get("train", ()))):
+        raise ValueError(
+            "folders of splits must have class folders in them, and `train` among them; they are no classes.\n"
+            f"Received: {str(path)!r} with photos right in {names}. Put the photos of each class into a folder of "
+            "its own. If these are classes, give them other names."
+        )
+    are_nested = (not has_photos(folder) and bool(_folders_with_photos(folder)) for folder in splits)
+    if named and "train" not in named and all(are_nested):
         raise ValueError(
             "folders of splits must have `train` among them; without it they would count as classes.\n"
             f"Received: {str(path)!r} with {names}, each with folders of photos. To measure a model, pass one of "
@@ -255,8 +264,8 @@ def _check_train(named: dict[str, list[Path]], path: Path) -> None:
         )
 
 
-def _has_photos_in_folders(folder: Path) -> bool:
-    return not has_photos(folder) and any(any(photos_below(inner)) for inner in folders_in(folder, PassedOver()))
+def _folders_with_photos(folder: Path) -> list[Path]:
+    return [inner for inner in folders_in(folder, PassedOver()) if any(photos_below(inner))]
 
 
 def _warn_other_photos(others: Mapping[str, tuple[int, str]]) -> None:
@@ -264,7 +273,18 @@ def _warn_other_photos(others: Mapping[str, tuple[int, str]]) -> None:
     if found := [(*others[kind], kind) for kind in (LOOSE, SHARDS) if kind in others]:
         named = "; ".join(f"{kind} ({count:,}, as {printable(example)})" for count, example, kind in found)
         words = f"left out: {named}. Photos count in class folders alone, as files of their own."
-        warnings.warn(words, UserWarning, stacklevel=3)
+        warnings.warn(words, stacklevel=3)
+
+
+def _warn_of_names_of_splits(classes: Sequence[str]) -> None:
+    """Warns of classes with the names of two splits among others, as `val`, `test`, `cat` and `dog`."""
+    named = [name for name in classes if name.lower() in _LIKE_SPLITS]
+    if len({_LIKE_SPLITS[name.lower()] for name in named}) > 1 and len(named) < len(classes):
+        warnings.warn(
+            f"{printable(', '.join(named))} count as classes, and have the names of splits. If they are splits, move "
+            "the other folders away.",
+            stacklevel=3,
+        )
 
 
 def _warn_of_alike_folders(path: Path, classes: Sequence[str]) -> None:
@@ -272,29 +292,25 @@ def _warn_of_alike_folders(path: Path, classes: Sequence[str]) -> None:
     if len(classes) < 2 or any(has_photos(path / name) for name in classes):
         return
     first, *others = ({folder.name for folder in folders_in(path / name, PassedOver())} for name in classes)
-    if len(first) > 1 and all(names == first for names in others) and not all(map(str.isdecimal, first)):
+    shared = first.intersection(*others)
+    are_alike = all(names == first for names in others) and not all(map(str.isdecimal, first))
+    if len(shared) > 1 and (are_alike or all(map(_meaning, classes))):
         warnings.warn(
             f"{printable(', '.join(classes[:3]))} count as classes, and have the same folders in them: "
-            f"{printable(', '.join(sorted(first)[:3]))}. If those are the classes, call the folders above them train, "
+            f"{printable(', '.join(sorted(shared)[:3]))}. If those are the classes, call the folders above them train, "
             "validation and test, or pass one of them.",
-            UserWarning,
             stacklevel=2,
         )
 
 
 def _is_a_class(named: dict[str, list[Path]], path: Path) -> bool:
-    """Whether a folder `train` holds photos of trains: its siblings are classes, and most are not named as splits.
-
-    Args:
-        named: folders with the names of splits, by split.
-        path: the folder above them.
-    """
+    """Whether a folder `train` holds photos of trains: its siblings are classes, and most are not named as splits."""
     splits = [folder for folders in named.values() for folder in folders]
     classes = [folder for folder in folders_in(path) if folder not in splits and has_photos(folder)]
     if not classes or len(classes) < len(splits):
         return False
     train = named["train"][0]
-    if any(map(any, map(photos_below, folders_in(train, PassedOver())))):  # of classes, or of years or places
+    if _folders_with_photos(train):  # of classes, or of years or places
         return len(splits) == 1 and (has_photos(train) or len(classes) > 1)
     return has_photos(train)
 
@@ -302,10 +318,10 @@ def _is_a_class(named: dict[str, list[Path]], path: Path) -> bool:
 def _warn_other_folders(path: Path, divided: dict[str, Path]) -> None:
     others = [folder.name for folder in folders_in(path) if folder not in divided.values()]
     if others:
+        hint = " A split is read if it is called train, validation or test." if any(map(_meaning, others)) else ""
         warnings.warn(
             f"{printable(path)} has folders of splits and others, which are left out: "
-            f"{printable(', '.join(others[:5]))}.",
-            UserWarning,
+            f"{printable(', '.join(others[:5]))}.{hint}",
             stacklevel=2,
         )
 
@@ -351,6 +367,5 @@ def _warn_of_linked_classes(folder: Path, repeated: Mapping[Path, Path]) -> None
         warnings.warn(
             f"{len(again)} link(s) of a class lead to photos of another one, so that a label is wrong, as "
             f"{printable(link)} to {printable(first)}, which counts under {printable(first.parts[depth])!r}.",
-            UserWarning,
             stacklevel=3,
         )

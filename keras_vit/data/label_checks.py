@@ -10,11 +10,13 @@ import numpy as np
 from keras_vit.images.validation import ValidImage
 from keras_vit.pages.formatting import printable
 
-_MISSING = {"nan", "null", "none", "na", "n/a", "<na>", "nat"}  # as pandas and SQL write one
+_MISSING = {"nan", "null", "none", "na", "n/a", "<na>", "nat", "#n/a", "#na", "-nan", "#n/a n/a"}  # of pandas, SQL
+_MISSING |= {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "n.a.", "nil", "undefined", "(blank)", "-", "?"}
+_MISSING |= {"#value!", "#ref!", "#div/0!", "#name?", "#null!", "#num!"}  # of Excel
 _SEVERAL = re.compile(r"\S[,;|]\S")  # "tench, Tinca tinca" is one name
-_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d*)?(e[+-]?\d{1,2})?", re.IGNORECASE)  # digits of any script, as `float`'s
 _NUMBERED = re.compile(r"(\d{1,9})(\s*[:;.,)=|]\s*|\s+)\S", re.ASCII)
-_HIDDEN = "-1"  # the label that stands for an unknown one in many sets
+HIDDEN = "-1"  # the label that stands for an unknown one in many sets
 
 
 def folded_name(name: str) -> str:
@@ -43,7 +45,6 @@ def warn_similar_class_names(names: Iterable[str], noun: str = "classes") -> Non
         warnings.warn(
             f"{len(groups)} group(s) of {noun} differ only in case, spaces or Unicode form, as "
             f"{quote_names(groups[0])}. Give them one name if they are one.",
-            UserWarning,
             stacklevel=2,
         )
 
@@ -63,37 +64,38 @@ def warn_doubtful_class_names(names: Iterable[str], of_several: str = _COLUMN_EA
             by_value.setdefault(float(name), []).append(name)
     if one := next((group for group in by_value.values() if len(group) > 1), None):
         warnings.warn(
-            f"{quote_names(one)} are one number, and count as classes of their own. Write it in one way.",
-            UserWarning,
-            stacklevel=2,
+            f"{quote_names(one)} are one number, and count as classes of their own. Write it in one way.", stacklevel=2
         )
     if missing:
         warnings.warn(
-            f"{_count_as(missing, 'a class')}. If it stands for a missing label, leave these rows out.",
-            UserWarning,
-            stacklevel=2,
+            f"{_count_as(missing, 'a class')}. If it stands for a missing label, leave these rows out.", stacklevel=2
         )
     if several:
         warnings.warn(
-            f"{_count_as(several, 'one class')}. If it stands for several labels of a photo, {of_several}",
-            UserWarning,
-            stacklevel=2,
+            f"{_count_as(several, 'one class')}. If it stands for several labels of a photo, {of_several}", stacklevel=2
         )
 
 
 def warn_numbered_class_names(names: Sequence[str], place: object) -> None:
-    """Warns of a list whose names all begin with numbers that count, as "0 cat", which are read as part of the names.
-
-    Args:
-        names: as they are read.
-        place: the file that has them.
-    """
+    """Warns of a list whose names all begin with running numbers, as "0 cat", which are read as part of the names."""
     numbers = [int(found[1]) for name in names if (found := _NUMBERED.match(name))]
     if len(names) > 1 and sorted(numbers) in ([*range(len(names))], [*range(1, len(names) + 1)]):
         warnings.warn(
             f"the class names of {printable(place)} begin with numbers, which are read as part of them, as "
             f"{names[0]!a}. Remove the numbers if they only count; the order of the lines is that of the classes.",
-            UserWarning,
+            stacklevel=2,
+        )
+
+
+def warn_numbers_for_names(numbers: Mapping[str, int], names: Sequence[str]) -> None:
+    """Warns of labels that are read as numbers of classes though they may be names, which are others."""
+    if not set(numbers) <= set(names):
+        return
+    other = next((label for label, number in numbers.items() if label in names and names[number] != label), None)
+    if other is not None:
+        warnings.warn(
+            f"label {other} in the shards is read as a place in the list of names, counted from 0: "
+            f"{names[numbers[other]]!a}. If it stands for the class named {other!a}, remove the list.",
             stacklevel=2,
         )
 
@@ -117,27 +119,18 @@ def warn_conflicting_labels(images: Sequence[ValidImage], labels: np.ndarray, cl
             f"{len(again)} photo(s) stand under more than one class, byte for byte, so that a label is wrong, as "
             f"{printable(images[one].path)} of class {classes[labels[one]]!r} and {printable(images[other].path)} of "
             f"class {classes[labels[other]]!r}.",
-            UserWarning,
             stacklevel=2,
         )
 
 
 def check_trained_classes(found: Mapping[str, set[int]], classes: Sequence[str]) -> None:
-    """Warns of classes that `train` lacks and other splits have, and refuses those of hidden labels.
-
-    Args:
-        found: the labels of each split.
-        classes: class names, in the order of labels.
-
-    Raises:
-        ValueError: for a class `-1` that only other splits have.
-    """
+    """Warns of classes that `train` lacks and other splits have, and refuses a class `-1` that only those have."""
     if "train" not in found:  # a set to measure on
         return
     missing = sorted(set().union(*found.values()) - found["train"])
     names = [classes[label] for label in missing]
-    if _HIDDEN in names:
-        label = classes.index(_HIDDEN)
+    if HIDDEN in names:
+        label = classes.index(HIDDEN)
         where = ", ".join(split for split, labels in found.items() if label in labels)
         raise ValueError(
             "a split must have its labels, by which a model is measured; -1 stands for a hidden label.\n"
@@ -147,6 +140,5 @@ def check_trained_classes(found: Mapping[str, set[int]], classes: Sequence[str])
         warnings.warn(
             f"`train` has no example of {len(missing)} class(es) that other splits have, as "
             f"{[printable(name) for name in names[:5]]}.",
-            UserWarning,
             stacklevel=2,
         )

@@ -1,15 +1,17 @@
-"""Masks of classes: found by equal stems, by a table or by a known layout, checked before training, read with a photo.
+"""Maps of pixels: found by equal stems, by a table or by a known layout, checked before training, read with a photo.
 
-Labels are paths below one folder, an array of objects `(n, 1)`, and the names of a `Source` are those of the classes.
+Labels are paths below one folder, an array of objects `(n, 1)`. A map is a mask of classes, which are the names of the
+`Source`; `depth_targets.py` has maps of depths.
 """
 
 import concurrent.futures
 import dataclasses
+import functools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,8 +20,9 @@ from keras_vit.data.image_folder import source_from_files
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES, FileSplit
 from keras_vit.data.targets import Targets
-from keras_vit.files import expand_path
-from keras_vit.images.photo_files import photos_below
+from keras_vit.files import FileKindError, expand_path, open_regular
+from keras_vit.images.headers import exif_orientation
+from keras_vit.images.photo_files import SUFFIXES, PassedOver, folders_in, may_hold_photos, photos_below
 from keras_vit.images.photo_tables import row_word
 from keras_vit.images.validation import BadImage
 from keras_vit.pages.formatting import printable
@@ -29,7 +32,7 @@ _NAMED = 3  # files that an error names
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A photo and its mask; `split` is `None` where a seed divides the data."""
+    """A photo and its map; `split` is `None` where a seed divides the data."""
 
     photo: str
     mask: str
@@ -38,46 +41,41 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A known data set.
+    """A known data set."""
 
-    Args:
-        pairs: from its folder to the pairs.
-        rule: from levels to classes, as `dense.map_labels` takes it.
-        class_names: in their order; `None` where the masks' numbers are the names.
-    """
-
-    pairs: Callable[[Path], list[Pair]]
-    rule: str | None = None
-    class_names: tuple[str, ...] | None = None
+    pairs: Callable[[Path], list[Pair]]  # from its folder
+    rule: str | None = None  # from levels to classes, as `dense.map_labels` takes it
+    class_names: tuple[str, ...] | None = None  # in their order; `None` where the masks' numbers are the names
 
 
-def pairs_by_stem(photos: Path, masks: Path) -> list[Pair]:
-    """Each photo with the mask at the same place and of the same stem; a first folder may be a split.
+def pairs_by_stem(photos: Path, masks: Path, noun: str = "mask", suffixes: Collection[str] = SUFFIXES) -> list[Pair]:
+    """Each photo with the map at the same place and of the same stem; a first folder may be a split.
 
     Raises:
-        ValueError: for a photo without a mask, a mask without a photo, and two files of one stem.
+        ValueError: for a photo without a map, a map without a photo, two files of one stem, and a folder that cannot
+            be listed.
     """
-    found = [_by_stem(folder, name) for folder, name in ((photos, "photos"), (masks, "masks"))]
-    of_photos, of_masks = found
+    of_photos, of_masks = _by_stem(photos, "photos", SUFFIXES), _by_stem(masks, f"{noun}s", suffixes)
     alone = [of_photos[stem] for stem in of_photos if stem not in of_masks]
     without = [of_masks[stem] for stem in of_masks if stem not in of_photos]
     if alone or without:
         parts = [
             f"{len(files):,} {what}, as {', '.join(map(printable, files[:_NAMED]))}"
-            for files, what in ((alone, "photo(s) without a mask"), (without, "mask(s) without a photo"))
+            for files, what in ((alone, f"photo(s) without a {noun}"), (without, f"{noun}(s) without a photo"))
             if files
         ]
         raise ValueError(
-            "each photo must have a mask of its stem in the same folder below, and each mask a photo.\n"
-            f"Received: {'; '.join(parts)}. Move them away, or list the pairs in a .csv file with path and mask."
+            f"each photo must have a {noun} of its stem in the same folder below, and each {noun} a photo.\n"
+            f"Received: {'; '.join(parts)}. Move them away, or list the pairs in a .csv file with path and "
+            f"{noun.split()[0]}."
         )
-    return [Pair(of_photos[stem], of_masks[stem], _split_of(stem)) for stem in sorted(of_photos)]
+    return [Pair(of_photos[stem], of_masks[stem], split_of(stem)) for stem in sorted(of_photos)]
 
 
-def _by_stem(folder: Path, what: str) -> dict[str, str]:
+def _by_stem(folder: Path, what: str, suffixes: Collection[str]) -> dict[str, str]:
     """Files by their path below the folder without its suffix."""
     found: dict[str, str] = {}
-    for path in sorted(photos_below(folder)):
+    for path in files_below(folder, suffixes):
         stem = os.path.splitext(path.relative_to(folder).as_posix())[0]
         if stem in found:
             raise ValueError(
@@ -88,9 +86,31 @@ def _by_stem(folder: Path, what: str) -> dict[str, str]:
     return found
 
 
-def _split_of(stem: str) -> str | None:
+def files_below(folder: Path, suffixes: Collection[str] = SUFFIXES) -> list[Path]:
+    """The photos or maps below a folder, which must all be readable; what is passed over is named in a warning."""
+    passed = PassedOver()
+    found = sorted(photos_below(folder, suffixes, passed))
+    passed.check()
+    passed.others = [path for path in passed.others if may_hold_photos(os.path.basename(path))]  # as `1.png.1`
+    for line in passed.notes():
+        warnings.warn(line, stacklevel=2)
+    return found
+
+
+def split_of(stem: str) -> str | None:
     first, slash, _ = stem.partition("/")
     return SPLIT_ALIASES.get(first.lower()) if slash else None
+
+
+def of_all_or_none(splits: Sequence[str | None], files: Sequence[object]) -> list[str] | None:
+    """The splits of files; `None` where none has one, and an error where some have none."""
+    named = [split for split in splits if split is not None]
+    if named and len(named) < len(splits):
+        raise ValueError(
+            "photos must all lie in folders of splits, train, validation and test, or none of them.\n"
+            f"Received: {printable(files[splits.index(None)])}, which lies in none."
+        )
+    return named or None
 
 
 def _ade20k(path: Path) -> list[Pair]:
@@ -124,7 +144,7 @@ def _cityscapes(path: Path) -> list[Pair]:
     _check_folders("cityscapes", path, ("leftImg8bit", "gtFine"))
     end, pairs = "_leftImg8bit.png", []
     for split in ("train", "val"):
-        for photo in sorted((path / "leftImg8bit" / split).glob(f"*/*{end}")):
+        for photo in (file for file in files_below(path / "leftImg8bit" / split) if file.name.endswith(end)):
             mask = path / "gtFine" / split / photo.parent.name / f"{photo.name.removesuffix(end)}_gtFine_labelIds.png"
             pairs.append(Pair(str(photo), str(mask), SPLIT_ALIASES[split]))
     _check_files(pairs)
@@ -172,58 +192,57 @@ _TURNED = range(5, 9)  # EXIF orientations that swap the sides
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MaskSplit(FileSplit):
-    """Photos with a mask each.
+class MapSplit(FileSplit):
+    """Photos with a map each."""
 
-    Args:
-        folder: above the masks.
-        rule: of `dense.map_labels`, or `None` for levels as they are.
-        ignore_class: label of pixels that do not count.
-        counts: int64 `(n, K)`, pixels of each class in each mask.
-    """
+    noun: ClassVar[str]  # what a map is called
+    map_type: ClassVar[str]  # of its numbers, on their way into the graph
 
-    folder: str = ""
-    rule: str | None = None
-    ignore_class: int = WHITE
+    folder: str = ""  # above the maps
+    ignore_class: float = WHITE  # value of pixels that do not count
+    # int64 `(n, K)`, pixels of each class in each mask, or `(n, 1)` of those that count.
     counts: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0), "int64"))
 
-    def mask(self, index: int) -> np.ndarray:
-        """int32 `(H, W)`: the classes of a photo's pixels, at its size."""
-        from keras_vit.dense import read_mask
+    def read(self, path: str) -> np.ndarray:
+        """The map in a file, `(H, W)`."""
+        raise NotImplementedError
 
-        return read_mask(self._mask_path(index), self.rule)  # type: ignore[arg-type]
+    def target(self, index: int) -> np.ndarray:
+        """`(H, W)`: the classes, int32, or depths, float32, of a photo's pixels, at its size."""
+        return self.read(self._path(index))
 
-    def _mask_path(self, index: int) -> str:
+    def _path(self, index: int) -> str:
         return os.path.join(self.folder, self.labels[index, 0])
 
     def check(self, index: int) -> BadImage | None:
         if (image := super().check(index)) is not None:
             return image
-        path = self._mask_path(index)
+        path = self._path(index)
         try:
-            size = self.mask(index).shape
+            size = self.target(index).shape
         except (OSError, ValueError) as error:
-            return BadImage(path, f"a mask that can no longer be read: {str(error).splitlines()[-1]}")
+            return BadImage(path, f"a {self.noun} that can no longer be read: {str(error).splitlines()[-1]}")
         photo = photo_size(str(self.paths[index]), int(self.orientations[index]))
-        return None if size == photo else BadImage(path, f"a mask of {_sides(size)} for a photo of {_sides(photo)}")
+        words = f"a {self.noun} of {_sides(size)} for a photo of {_sides(photo)}"
+        return None if size == photo else BadImage(path, words)
 
     @property
     def at_once(self) -> int:
-        return 1 if self.needs_pillow else 4  # masks are whole in memory
+        return 1 if self.needs_pillow else 4  # maps are whole in memory
 
     def reader(self) -> Callable[[Tensor], dict[str, Tensor]]:
         import tensorflow as tf
 
-        read_photos = super().reader()
+        read_photos, type_ = super().reader(), np.dtype(self.map_type).newbyteorder("<")
 
-        def masks(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            found = [self.mask(number).astype("<u2") for number in numbers]
-            return np.array([mask.tobytes() for mask in found], object), np.array([mask.shape for mask in found])
+        def maps(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            found = [self.target(number).astype(type_) for number in numbers]
+            return np.array([one.tobytes() for one in found], object), np.array([one.shape for one in found])
 
         def read(index: Tensor) -> dict[str, Tensor]:
-            levels, sizes = tf.numpy_function(masks, [index], (tf.string, tf.int64), stateful=False)
+            levels, sizes = tf.numpy_function(maps, [index], (tf.string, tf.int64), stateful=False)
             sides = tf.ensure_shape(sizes, (None, 2))
-            return read_photos(index) | {"label": tf.ensure_shape(levels, (None,)), "mask_size": sides}
+            return read_photos(index) | {"label": tf.ensure_shape(levels, (None,)), "map_size": sides}
 
         return read
 
@@ -238,7 +257,184 @@ class MaskSplit(FileSplit):
         return dataclasses.replace(super().take(numbers), counts=self.counts[numbers])  # type: ignore[call-arg]
 
 
-class MaskTargets(Targets):
+@dataclasses.dataclass(frozen=True, eq=False)
+class MaskSplit(MapSplit):
+    """Photos with a mask each."""
+
+    noun: ClassVar[str] = "mask"
+    map_type: ClassVar[str] = "uint16"
+
+    rule: str | None = None  # of `dense.map_labels`; `None` for levels as they are
+
+    def read(self, path: str) -> np.ndarray:
+        from keras_vit.dense import read_mask
+
+        return read_mask(path, self.rule)  # type: ignore[arg-type]
+
+
+class MapTargets(Targets):
+    """A map of the pixels of each photo.
+
+    Args:
+        maps: their folder; `None` for a table with a column of them, and for a folder that has them next to `images`.
+        ignore_class: value of pixels that do not count.
+    """
+
+    noun: ClassVar[str] = "mask"  # what a map is called
+    option: ClassVar[str] = "masks"  # that names their folder
+    column: ClassVar[str] = "mask"  # of a table
+    beside: ClassVar[tuple[str, ...]] = ("masks", "annotations")  # names of their folder next to `images`
+    suffixes: ClassVar[Collection[str]] = SUFFIXES
+    file: ClassVar[str] = "picture"  # what a map is in
+
+    def __init__(self, maps: str | None, ignore_class: float) -> None:
+        self.maps, self.ignore_class = maps, ignore_class
+
+    # Finding
+
+    def open(self, path: Path, seed: int, on_bad_image: str) -> Source | None:
+        """The source of a folder of photos; `None` for anything else, as a table."""
+        if not os.path.isdir(path):
+            return None
+        photos, folder = self._folders(path)
+        pairs = pairs_by_stem(photos, folder, self.noun, self.suffixes)
+        _warn_of_other_folders(path, (photos, folder))
+        return self._of_pairs(path, folder, pairs, seed, on_bad_image)
+
+    def _folders(self, path: Path) -> tuple[Path, Path]:
+        """Those of the photos and of the maps."""
+        if self.maps is not None:
+            folder = expand_path(self.maps)
+            if not os.path.isdir(folder):
+                known = f", or a layout of {', '.join(LAYOUTS)}" if self.option == "masks" else ""
+                raise ValueError(
+                    f"`{self.option}` must be a folder{known}.\nReceived: {printable(self.maps)}, where no folder is."
+                )
+            return path, folder
+        pairs = [(path / photos, path / maps) for photos in ("images", "photos") for maps in self.beside]
+        found = [pair for pair in pairs if all(map(os.path.isdir, pair))]
+        if not found:
+            raise ValueError(
+                f"each photo must have a {self.noun}, in a second folder with the same stems.\n"
+                f"Received: {str(path)!r} and no `{self.option}`, without the folders `images` and `{self.beside[0]}` "
+                f"in it. Pass `{self.option}` (`--{self.option} FOLDER`)."
+            )
+        return found[0]
+
+    def _of_pairs(self, path: Path, folder: Path, pairs: Sequence[Pair], seed: int, on_bad_image: str) -> Source:
+        if not pairs:
+            raise ValueError(f"there must be photos.\nReceived: {str(path)!r} without any.")
+        labels = _as_labels([os.path.relpath(pair.mask, folder) for pair in pairs])
+        files = [pair.photo for pair in pairs]
+        splits = of_all_or_none([pair.split for pair in pairs], files)
+        found = source_from_files(path, self.option, (), files, labels, splits, seed, on_bad_image, targets=self)
+        return self.complete(found, folder)
+
+    def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
+        if self.column not in header:
+            raise ValueError(
+                f"a table of photos and {self.noun}s must have the columns path and {self.column}.\n"
+                f"Received: {str(path)!r} with the columns {list(header)}."
+            )
+        if self.maps is not None:
+            raise ValueError(
+                f"a table says where its {self.noun}s are, in the column `{self.column}`.\n"
+                f"Received: {self.option}={self.maps!r} for {str(path)!r}. Leave `{self.option}` out."
+            )
+        return (self.column,)
+
+    def of_table(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], np.ndarray]:
+        if not rows:
+            raise ValueError(f"a table must have rows.\nReceived: {str(path)!r}, whose first line is its only one.")
+        for row in rows:
+            if not os.path.isfile(path.parent / row[self.column]):
+                raise ValueError(
+                    f"every photo must have its {self.noun}.\n"
+                    f"Received: {row_word(path)} {row['line']} of {str(path)!r}: {row[self.column]!r}, where no file "
+                    "is."
+                )
+        return (), _as_labels([row[self.column] for row in rows])
+
+    # Checking
+
+    def complete(self, source: Source, folder: Path) -> Source:
+        if any(isinstance(split, MapSplit) or not isinstance(split, FileSplit) for split in source.splits.values()):
+            return source
+        read = {name: self.read_all(split, folder) for name, split in source.splits.items()}
+        maps = [one for of_split in read.values() for one in of_split]
+        self.check_files(maps)
+        names, make_split = self.check_maps(maps)
+        splits = {}
+        for name, split in source.splits.items():
+            counts = np.array([one.counts(len(names), self.ignore_class) for one in read[name]], "int64")
+            files = split.paths, split.labels, split.orientations, split.needs_pillow
+            splits[name] = make_split(*files, str(folder), self.ignore_class, counts.reshape(-1, len(names)))
+        return dataclasses.replace(source, class_names=tuple(names), splits=splits, kind=self.option)
+
+    def read_map(self, path: str, photo: str, turn: int) -> Any:
+        """The `MapFile` of a path, with the path and the EXIF orientation of its photo."""
+        raise NotImplementedError
+
+    def check_maps(self, maps: Sequence[Any]) -> tuple[Sequence[str], Callable[..., "MapSplit"]]:
+        """Names of the classes of all maps, and what makes a split of the fields of a `MapSplit`.
+
+        Raises:
+            ValueError: for maps of which nothing can be learned.
+        """
+        raise NotImplementedError
+
+    def check_source(self, source: Any) -> None:
+        if any(not isinstance(split, MapSplit) or split.noun != self.noun for split in source.splits.values()):
+            raise ValueError(
+                f"each photo must have a {self.noun}, from a second folder with the same stems or a table.\n"
+                f"Received: {printable(source.name)} ({source.kind}). Pass a folder of photos and `{self.option}`, or "
+                f"a .csv file whose first line is 'path,{self.column}'."
+            )
+
+    def read_all(self, split: FileSplit, folder: Path) -> list[Any]:
+        """What is known of each map of a split."""
+
+        from PIL import Image
+
+        def one(index: int) -> Any:
+            path = os.path.join(folder, split.labels[index, 0])
+            try:
+                with open_regular(path):  # a pipe would be waited for
+                    return self.read_map(path, str(split.paths[index]), int(split.orientations[index]))
+            except FileKindError as error:
+                reason = error.reason
+            except (OSError, MemoryError, Image.DecompressionBombError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+            raise ValueError(f"a {self.noun} must be a {self.file}.\nReceived: {printable(path)}: {reason}.")
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(one, range(split.size)))
+
+    def check_files(self, masks: "Sequence[MapFile]") -> None:
+        """Refuses maps of other sizes than their photos', and warns of those that may not be upright."""
+        if wrong := [mask for mask in masks if mask.size != mask.photo_size]:
+            turned = any(mask.size == mask.photo_size[::-1] for mask in wrong)
+            words = f" Photos with an EXIF orientation are turned upright, and so must their {self.noun}s be."
+            found = (f"{printable(mask.path)} of {_sides(mask.size)} for {_sides(mask.photo_size)}" for mask in wrong)
+            raise ValueError(
+                f"a {self.noun} must have the size of its photo.\nReceived: {some(found, len(wrong))} pixels."
+                + words * turned
+            )
+        if sideways := [mask.path for mask in masks if mask.turns[1] != 1]:
+            warnings.warn(
+                f"{len(sideways):,} {self.noun}(s) have an EXIF orientation, which is not applied to {self.noun}s: "
+                f"{some(map(printable, sideways), len(sideways))}. Save them upright, without it.",
+                stacklevel=2,
+            )
+        elif photos := [mask.photo for mask in masks if mask.turns[0] != 1]:
+            warnings.warn(
+                f"{len(photos):,} photo(s) are turned upright by their EXIF orientation, and their {self.noun}s are "
+                f"taken to be upright already: {some(map(printable, photos), len(photos))}.",
+                stacklevel=2,
+            )
+
+
+class MaskTargets(MapTargets):
     """A mask for each photo.
 
     Args:
@@ -257,154 +453,51 @@ class MaskTargets(Targets):
         class_names: Sequence[str] | None = None,
         ignore_class: int = WHITE,
     ) -> None:
-        self.masks, self.ignore_class = masks, ignore_class
+        super().__init__(masks, ignore_class)
         self.layout = LAYOUTS.get(masks or "")
         self.rule = rule if rule is not None or self.layout is None else self.layout.rule
         self.class_names = None if class_names is None else tuple(class_names)
 
-    # Finding
-
     def open(self, path: Path, seed: int, on_bad_image: str) -> Source | None:
-        """The source of a folder of photos; `None` for anything else, as a table."""
-        if not os.path.isdir(path):
-            return None
-        if self.layout is not None:
-            folder, pairs = path, self.layout.pairs(path)
-        else:
-            photos, folder = self._folders(path)
-            pairs = pairs_by_stem(photos, folder)
-        return self._of_pairs(path, folder, pairs, seed, on_bad_image)
-
-    def _folders(self, path: Path) -> tuple[Path, Path]:
-        """Those of the photos and of the masks."""
-        if self.masks is not None:
-            folder = expand_path(self.masks)
-            if not os.path.isdir(folder):
-                raise ValueError(
-                    f"`masks` must be a folder, or a layout of {', '.join(LAYOUTS)}.\n"
-                    f"Received: {printable(self.masks)}, where no folder is."
-                )
-            return path, folder
-        pairs = [(path / photos, path / masks) for photos in ("images", "photos") for masks in ("masks", "annotations")]
-        found = [pair for pair in pairs if all(map(os.path.isdir, pair))]
-        if not found:
-            raise ValueError(
-                "each photo must have a mask, in a second folder with the same stems.\n"
-                f"Received: {str(path)!r} and no `masks`, without the folders `images` and `masks` in it. Pass `masks` "
-                "(`--masks FOLDER`)."
-            )
-        return found[0]
-
-    def _of_pairs(self, path: Path, folder: Path, pairs: Sequence[Pair], seed: int, on_bad_image: str) -> Source:
-        if not pairs:
-            raise ValueError(f"there must be photos.\nReceived: {str(path)!r} without any.")
-        labels = _as_labels([os.path.relpath(pair.mask, folder) for pair in pairs])
-        splits: list[str] | None = [pair.split for pair in pairs if pair.split is not None]
-        if splits and len(splits) < len(pairs):
-            outside = next(pair.photo for pair in pairs if pair.split is None)
-            raise ValueError(
-                "photos must all lie in folders of splits, train, validation and test, or none of them.\n"
-                f"Received: {printable(outside)}, which lies in none."
-            )
-        files = [pair.photo for pair in pairs]
-        found = source_from_files(path, "masks", (), files, labels, splits or None, seed, on_bad_image, targets=self)
-        return self.complete(found, folder)
-
-    def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
-        if "mask" not in header:
-            raise ValueError(
-                "a table of photos and masks must have the columns path and mask.\n"
-                f"Received: {str(path)!r} with the columns {list(header)}."
-            )
-        if self.masks is not None:
-            raise ValueError(
-                "a table says where its masks are, in the column `mask`.\n"
-                f"Received: masks={self.masks!r} for {str(path)!r}. Leave `masks` out."
-            )
-        return ("mask",)
-
-    def of_table(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], np.ndarray]:
-        if not rows:
-            raise ValueError(f"a table must have rows.\nReceived: {str(path)!r}, whose first line is its only one.")
-        for row in rows:
-            if not os.path.isfile(path.parent / row["mask"]):
-                raise ValueError(
-                    "every photo must have its mask.\n"
-                    f"Received: {row_word(path)} {row['line']} of {str(path)!r}: {row['mask']!r}, where no file is."
-                )
-        return (), _as_labels([row["mask"] for row in rows])
+        if self.layout is None or not os.path.isdir(path):
+            return super().open(path, seed, on_bad_image)
+        return self._of_pairs(path, path, self.layout.pairs(path), seed, on_bad_image)
 
     # Checking
 
     def complete(self, source: Source, folder: Path) -> Source:
-        splits = dict(source.splits)
-        if any(isinstance(split, MaskSplit) or not isinstance(split, FileSplit) for split in splits.values()):
-            return source
-        read = {name: self._read(split, folder) for name, split in splits.items()}
-        masks = [mask for of_split in read.values() for mask in of_split]
-        self._check_sizes(masks)
-        self._check_whole_set(masks)
-        names = self._names(masks)
-        self._check_values(masks, len(names))
-        for name, split in splits.items():
-            counts = np.array([mask.counts(len(names), self.ignore_class) for mask in read[name]], "int64")
-            splits[name] = MaskSplit(
-                split.paths,
-                split.labels,
-                split.orientations,
-                split.needs_pillow,
-                str(folder),
-                self.rule,
-                self.ignore_class,
-                counts.reshape(len(read[name]), len(names)),
-            )
-        found = dataclasses.replace(source, class_names=names, splits=splits, kind="masks")
-        _warn_of_classes(found)
+        found = super().complete(source, folder)
+        if found is not source:
+            _warn_of_classes(found)
         return found
 
+    def check_maps(self, maps: "Sequence[_Mask]") -> tuple[Sequence[str], Callable[..., MapSplit]]:
+        self._check_whole_set(maps)
+        _warn_of_palettes(maps)
+        names = self._names(maps)
+        self._check_values(maps, len(names))
+        return names, functools.partial(MaskSplit, rule=self.rule)
+
     def check_source(self, source: Any) -> None:
-        if any(not isinstance(split, MaskSplit) for split in source.splits.values()):
-            raise ValueError(
-                "each photo must have a mask, from a second folder with the same stems or a table.\n"
-                f"Received: {printable(source.name)} ({source.kind}). Pass a folder of photos and `masks`, or a .csv "
-                "file whose first line is 'path,mask'."
-            )
+        super().check_source(source)
         if self.class_names is not None and self.class_names != source.class_names:
             raise ValueError(
                 "the data must have the classes that are named, in the same order.\n"
                 f"Received: {list(source.class_names[:10])} for {list(self.class_names[:10])}."
             )
 
-    def _read(self, split: FileSplit, folder: Path) -> "list[_Mask]":
+    def read_map(self, path: str, photo: str, turn: int) -> "_Mask":
         from keras_vit.dense import map_labels, read_mask
 
-        def read(index: int) -> _Mask:
-            photo, path = str(split.paths[index]), os.path.join(folder, split.labels[index, 0])
-            try:
-                raw = read_mask(path)
-            except OSError as error:
-                raise ValueError(
-                    f"a mask must be a picture.\nReceived: {printable(path)}: {error.strerror or error}."
-                ) from None
-            levels = np.unique(raw)
-            if levels[0] < 0 or levels[-1] > _LARGEST:
-                raise ValueError(f"a mask must hold levels of 8 or 16 bits.\nReceived: {printable(path)}.")
-            classes = raw if self.rule is None else map_labels(raw, self.rule)  # type: ignore[arg-type]
-            values, counts = np.unique(classes, return_counts=True)
-            size = photo_size(photo, int(split.orientations[index]))
-            return _Mask(path, photo, raw.shape, size, levels, dict(zip(values.tolist(), counts.tolist(), strict=True)))
-
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(read, range(split.size)))
-
-    def _check_sizes(self, masks: "Sequence[_Mask]") -> None:
-        if wrong := [mask for mask in masks if mask.size != mask.photo_size]:
-            turned = any(mask.size == mask.photo_size[::-1] for mask in wrong)
-            hint = " Photos with an EXIF orientation are turned upright, and so must their masks be." if turned else ""
-            found = (f"{printable(mask.path)} of {_sides(mask.size)} for {_sides(mask.photo_size)}" for mask in wrong)
-            raise ValueError(
-                f"a mask must have the size of its photo.\nReceived: {_some(found, len(wrong))} pixels.{hint}"
-            )
+        raw = read_mask(path)
+        levels = np.unique(raw)
+        if levels[0] < 0 or levels[-1] > _LARGEST:
+            raise ValueError(f"a mask must hold levels of 8 or 16 bits.\nReceived: {printable(path)}.")
+        classes = raw if self.rule is None else map_labels(raw, self.rule)  # type: ignore[arg-type]
+        values, counts = np.unique(classes, return_counts=True)
+        pixels = dict(zip(values.tolist(), counts.tolist(), strict=True))
+        turns, colors = (turn, exif_orientation(Path(path).read_bytes())), _colors(path, levels.tolist())
+        return _Mask(path, photo, raw.shape, photo_size(photo, turn), turns, levels, pixels, colors)
 
     def _check_whole_set(self, masks: "Sequence[_Mask]") -> None:
         """Refuses what makes the task empty: nothing counts, or there is one class alone."""
@@ -426,8 +519,7 @@ class MaskTargets(Targets):
             named = (printable(mask.path) for mask in empty)
             warnings.warn(
                 f"{len(empty):,} of {len(masks):,} masks have no pixel that counts, so nothing is learned from them: "
-                f"{_some(named, len(empty))}, all {self.ignore_class}.",
-                UserWarning,
+                f"{some(named, len(empty))}, all {self.ignore_class}.",
                 stacklevel=2,
             )
 
@@ -439,8 +531,8 @@ class MaskTargets(Targets):
         if self.ignore_class < len(names):
             raise ValueError(
                 "the label of pixels that do not count must not be that of a class.\n"
-                f"Received: ignore_class={self.ignore_class} for {len(names)} classes, {names[self.ignore_class]!r} "
-                "among them. Pass another `ignore_class` (`--ignore-class`)."
+                f"Received: ignore_class={self.ignore_class} for {len(names)} classes, "
+                f"{names[int(self.ignore_class)]!r} among them. Pass another `ignore_class` (`--ignore-class`)."
             )
         return tuple(names)
 
@@ -451,23 +543,69 @@ class MaskTargets(Targets):
             found = (f"{printable(mask.path)} with {_listed(values)}" for mask, values in wrong)
             raise ValueError(
                 f"a mask must hold the classes 0 to {classes - 1}, and {self.ignore_class} for pixels that do not "
-                f"count.\nReceived: {_some(found, len(wrong))}. Name all classes, or pass a rule (`--mask-rule`)."
+                f"count.\nReceived: {some(found, len(wrong))}. Name all classes, or pass a rule (`--mask-rule`)."
             )
 
 
+def _colors(path: str, levels: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    from PIL import Image
+
+    with Image.open(path) as file:
+        palette = (file.getpalette() if file.mode == "P" else None) or []
+    return {level: tuple(palette[3 * level : 3 * level + 3]) for level in levels if 3 * level < len(palette)}
+
+
+def _warn_of_palettes(masks: "Sequence[_Mask]") -> None:
+    """Warns of a level that has one colour in the palette of a file and another in that of another file."""
+    first: dict[int, _Mask] = {}
+    for mask in masks:
+        for level, color in mask.colors.items():
+            other = first.setdefault(level, mask)
+            if other.colors[level] != color:
+                warnings.warn(
+                    f"palettes of masks differ: {level} is the colour {other.colors[level]} in {printable(other.path)} "
+                    f"and {color} in {printable(mask.path)}. Levels are read as classes, not colours. If the colours "
+                    "are the classes, write all masks with one palette.",
+                    stacklevel=2,
+                )
+                return
+
+
+def _warn_of_other_folders(path: Path, read: tuple[Path, Path]) -> None:
+    """Warns of folders with photos next to those of the photos and masks."""
+    others = [] if path in read else [folder for folder in folders_in(path, PassedOver()) if folder not in read]
+    if others := [folder for folder in others if next(photos_below(folder), None) is not None]:
+        warnings.warn(
+            f"{printable(read[0])} and {printable(read[1])} are read, and pictures in other folders left out: "
+            f"{some(map(printable, others), len(others))}.",
+            stacklevel=2,
+        )
+
+
 @dataclasses.dataclass(frozen=True)
-class _Mask:
-    """What a check needs to know of a mask: levels as in the file, and pixels by class after the rule."""
+class MapFile:
+    """A map and its photo, with the sizes and the EXIF orientations of photo and map."""
 
     path: str
     photo: str
     size: tuple[int, ...]
     photo_size: tuple[int, int]
+    turns: tuple[int, int]
+
+    def counts(self, classes: int, ignored: float) -> np.ndarray:
+        """Pixels of each class, int64 `(K,)`."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mask(MapFile):
+    """What a check needs to know of a mask: levels as in the file, and pixels by class after the rule."""
+
     levels: np.ndarray
     pixels: Mapping[int, int]
+    colors: Mapping[int, tuple[int, ...]]  # of the levels, by the palette; empty without one
 
-    def counts(self, classes: int, ignored: int) -> np.ndarray:
-        """Pixels of each class."""
+    def counts(self, classes: int, ignored: float) -> np.ndarray:
         found = np.zeros(classes, "int64")
         for value, count in self.pixels.items():
             if value != ignored:
@@ -509,7 +647,6 @@ def _warn_of_classes(source: Source) -> None:
             warnings.warn(
                 f"{words} of {printable(source.name)} has {len(missing)} of {len(source.class_names)} classes: "
                 f"{_listed(missing)}{more}.",
-                UserWarning,
                 stacklevel=2,
             )
             return
@@ -531,6 +668,6 @@ def _listed(values: Sequence[Any]) -> str:
     return ", ".join(printable(str(value)) for value in values[:10]) + more
 
 
-def _some(found: Iterable[str], count: int) -> str:
+def some(found: Iterable[str], count: int) -> str:
     named = [text for _, text in zip(range(_NAMED), found, strict=False)]
     return "; ".join(named) + (f"; and {count - _NAMED:,} more" if count > _NAMED else "")

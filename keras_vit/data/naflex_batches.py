@@ -20,18 +20,9 @@ _FACTORS, _NEAR = (1e-6, 100.0), 1e-5  # of sides: where the search begins, and 
 
 
 def sides_for_patches(height: int, width: int, patch_size: int, max_patches: int = MOST_PATCHES) -> tuple[int, int]:
-    """The largest size of nearly an image's aspect that has at most so many patches.
+    """The largest size `(H, W)` of nearly an image's aspect that has at most so many patches.
 
     Both sides are multiplied by one factor of at most 100 and rounded up to whole patches.
-
-    Args:
-        height: of the image in pixels.
-        width: the same.
-        patch_size: P.
-        max_patches: the most of h times w patches.
-
-    Returns:
-        `(H, W)`, multiples of P.
 
     Source: arXiv:2502.14786, section 2.4.2, as transformers rounds.
     """
@@ -138,8 +129,7 @@ def naflex_batch(
     if not shapes or any(len(shape) != 3 for shape in shapes):
         raise ArgumentError(
             "`images` must be at least one photo, each (H, W, C), in a list or as (B, H, W, C).\n"
-            f"Received: shapes {', '.join(map(str, shapes[:3])) or 'of no images'}. Pass one photo as `[image]`.",
-            parameters=("images",),
+            f"Received: shapes {', '.join(map(str, shapes[:3])) or 'of no images'}. Pass one photo as `[image]`."
         )
     side = model.config.patch_size
     cut = []

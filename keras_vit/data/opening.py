@@ -1,5 +1,6 @@
 """`open_source`, which opens a data set of any kind; tables of paths and labels, and arrays, are read here."""
 
+import dataclasses
 import glob
 import itertools
 import os
@@ -24,6 +25,7 @@ from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.files import access_error, expand_path
 from keras_vit.images.photo_files import near_names
 from keras_vit.images.photo_tables import is_table, open_table, path_cell, row_word
+from keras_vit.images.preprocessing import check_levels
 from keras_vit.pages.formatting import printable
 
 DIGITS = "digits"  # the data set of scikit-learn
@@ -85,7 +87,7 @@ def open_source(
         UserWarning: for files that were left out, files in two splits or under two classes, and splits without labels.
             Also for classes that differ only in case, spaces or Unicode form, or that have no training example.
     """
-    seed = check_seed(seed)
+    seed = check_seed("seed", seed)
     check_choice("on_bad_image", on_bad_image, ("skip", "raise"))
     source = what if isinstance(what, Source) else _opened(what, seed, on_bad_image, download, targets)
     _check_names(source)
@@ -99,9 +101,10 @@ def _check_names(source: Source) -> None:
             "the names of classes or targets must differ, to tell these apart.\n"
             f"Received: {source.name!r} with {', '.join(map(repr, twice[:5]))} more than once. Name each once."
         )
-    if empty := [number for number, name in enumerate(source.class_names) if not name.strip()]:
+    names = source.class_names
+    if empty := [number for number, name in enumerate(names) if not name.strip() or "\0" in name]:
         raise ValueError(
-            "each class or target must have a name that is not empty.\n"
+            "each class or target must have a name that is not empty and has no NUL.\n"
             f"Received: {source.name!r} with {source.class_names[empty[0]]!r} for class {empty[0]}. Name it."
         )
 
@@ -120,7 +123,7 @@ def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: T
         return open_digits(seed)
     if (source := targets.open(path, seed, on_bad_image)) is not None:
         return source
-    prepared = _prepared_folder(path)
+    prepared = prepared_folder(path)
     if prepared is not None:
         return tensorflow_datasets.open_prepared(prepared)
     if is_table(path):
@@ -139,8 +142,7 @@ def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: T
     if os.path.exists(path) or not may_be_a_name(what):
         found = "a file of another kind" if os.path.exists(path) else "and there is no such file or folder"
         found = f"which cannot be reached: {denied}" if (denied := access_error(path)) else found
-        near = "" if os.path.exists(path) else near_names(path)
-        hint = near or did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])
+        hint = near_names(path) or did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS], 0.75)
         raise ValueError(
             "data must be a folder of class folders, a .csv file, shards, or the name of a data set.\n"
             f"Received: {os.fspath(what)!r}, {found}.{hint} "
@@ -149,7 +151,7 @@ def _opened(what: Data, seed: int, on_bad_image: str, download: bool, targets: T
     return tensorflow_datasets.load_any(os.fspath(what), download)
 
 
-def _prepared_folder(path: Path) -> Path | None:
+def prepared_folder(path: Path) -> Path | None:
     """This folder, or the only one in it, if tensorflow-datasets has written a version of a set there; else `None`."""
     if os.path.isfile(path / _INFO):  # `Path` raises an error for a name that is too long
         return path
@@ -169,13 +171,6 @@ def _open_table(path: Path, seed: int, on_bad_image: str, targets: Targets = CLA
     The first line names the columns: `path` (relative to the table's folder), those of the targets (of classes
     `label`, a name or number), and optionally `split`. Classes are sorted by name, with numbers first and in their
     order. Quotes follow RFC 4180.
-
-    Raises:
-        ValueError: for a missing file, missing columns, empty cells, or unknown splits. Also for a file with two labels
-            and for fewer than two classes.
-
-    Warns:
-        UserWarning: for files that are listed more than once.
     """
     rows = _rows(path, targets)
     if not targets.are_texts:
@@ -239,7 +234,7 @@ def _check_repeats(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         first = by_file.setdefault(file, row)
         if other := next((name for name in targets if first[name] != row[name]), None):
             raise ValueError(
-                f"a file must have one {other}, as only one can be learned.\n"
+                f"a file must have one value of {other!r}, as only one can be learned.\n"
                 f"Received: {str(path)!r}, where {row['path']!r} is {first[other]!r} on {word} {first['line']} and "
                 f"{row[other]!r} on {word} {row['line']}. Remove the wrong one."
             )
@@ -251,7 +246,6 @@ def _check_repeats(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         warnings.warn(
             f"{len(again)} {word}(s) of {printable(path)} list a file once more, so that it counts more than once, as "
             f"{row['path']!r} on {word}s {same['line']} and {row['line']}.",
-            UserWarning,
             stacklevel=2,
         )
 
@@ -260,22 +254,12 @@ _Parts: TypeAlias = dict[Any, tuple[np.ndarray, np.ndarray]]  # images and label
 
 
 def open_arrays(what: Any, seed: int, name: str = "arrays", targets: Targets = CLASS_LABELS) -> Source:
-    """A `Source` of arrays; see `open_source`.
-
-    Args:
-        what: `(images, labels)`, or a dict of those by split, which may hold `"class_names"`.
-        seed: divides a single pair into splits.
-        name: name of the data set.
-        targets: what the labels are.
+    """A `Source` of arrays, with a name for the data set; see `open_source`.
 
     Raises:
         ValueError: for an empty set, images of another shape or range, and labels out of range. Also for a name of two
             classes, and for a class without an example that neither names nor one-hot rows declare.
         TypeError: for anything but pairs, or class names that are not strings.
-
-    Warns:
-        UserWarning: if `train` has no example of a class that another split has, and of class names that differ only
-            in case, spaces or Unicode form.
     """
     given = dict(what) if isinstance(what, Mapping) else {None: what}
     names = _checked_names(given.pop("class_names", None))
@@ -292,7 +276,9 @@ def open_arrays(what: Any, seed: int, name: str = "arrays", targets: Targets = C
         images, labels = parts[None]
         members = divide(targets.strata(labels), seed)
         parts = {split: (images[numbers], labels[numbers]) for split, numbers in members.items()}
-    _check_channels(parts)
+    channels = {images.shape[-1] for images, _ in parts.values()}
+    if len(channels) > 1:
+        raise ValueError(f"images must have the same channels in every split.\nReceived: {sorted(channels)}.")
     facts = {"divided_by_seed": seed if None in given else None}
     splits = {split: ArraySplit(*pair) for split, pair in parts.items()}
     return Source(name, "arrays", tuple(class_names), splits, facts=facts)
@@ -304,7 +290,10 @@ def _checked_classes(parts: _Parts, names: tuple[str, ...] | None) -> tuple[str,
         _check_form(labels, split or "training")
     classes = _class_count(parts, names)
     declared = names is not None or any(labels.ndim == 2 for _, labels in parts.values())
-    _check_labels(parts, classes)
+    for split, (images, labels) in parts.items():
+        parts[split] = (images, class_labels(labels, classes, split or "training"))
+    if classes < 2:
+        raise ValueError(f"there must be at least two classes.\nReceived: {classes}.")
     _check_examples(parts, classes, declared)
     class_names = names or tuple(map(str, range(classes)))
     check_trained_classes({split or "train": _labels_in(labels) for split, (_, labels) in parts.items()}, class_names)
@@ -319,8 +308,6 @@ def open_digits(seed: int) -> Source:
 
     Source: UCI Machine Learning Repository, "Optical Recognition of Handwritten Digits".
     """
-    import dataclasses
-
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -347,6 +334,12 @@ def _pair(pair: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
             "arrays must come as (images, labels), and several splits as a dict.\n"
             f'Received: images for labels in {split}. Pass a dict by split: {{"train": (images, labels), ...}}.'
         )
+    for what, values in (("images", images), ("labels", labels)):
+        if np.ma.is_masked(values):
+            raise ValueError(
+                f"{what} must not be masked, as a mask would be lost.\n"
+                f"Received: {np.ma.count_masked(values):,} masked values in {split}. Leave these examples out."
+            )
     images = np.asarray(images)
     has_text = isinstance(labels, (tuple, list)) and any(isinstance(label, str) for label in labels)
     labels = np.asarray(labels, object if has_text else None)  # of texts and numbers NumPy would make texts
@@ -357,15 +350,7 @@ def _pair(pair: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
             "images must have shape (n, H, W, C) with 1, 3 or 4 channels, as integers or floats.\n"
             f"Received: shape {images.shape} of {images.dtype} for {split}."
         )
-    low, high = images.min(), images.max()
-    if np.isnan(low):
-        raise ValueError(f"pixel values must be numbers in [0, 255].\nReceived: NaN among those for {split}.")
-    # An all-black image is 0 on either scale.
-    if not (low >= 0 and high <= 255) or (images.dtype.kind == "f" and 0 < high <= 1):
-        raise ValueError(
-            "pixel values must be in [0, 255], and floats that do not exceed 1 seem scaled already.\n"
-            f"Received: values from {low} to {high} for {split}."
-        )
+    check_levels(images, 0, f"pixel values of {split}")
     if len(images) != len(labels):
         raise ValueError(
             f"each image needs one label.\nReceived: {len(images)} images, {len(labels)} labels for {split}."
@@ -413,14 +398,6 @@ def _class_count(parts: _Parts, names: Sequence[str] | None) -> int:
     return widths.pop() if widths else min(max(int(first.max()) + 1, 1), 2**31)
 
 
-def _check_labels(parts: _Parts, classes: int) -> None:
-    """Makes all labels int64 in [0, classes), in place."""
-    for split, (images, labels) in parts.items():
-        parts[split] = (images, class_labels(labels, classes, split or "training"))
-    if classes < 2:
-        raise ValueError(f"there must be at least two classes.\nReceived: {classes}.")
-
-
 def _check_examples(parts: _Parts, classes: int, declared: bool) -> None:
     """Refuses a class without a training example, unless names or one-hot rows declare it.
 
@@ -459,9 +436,3 @@ def class_labels(labels: np.ndarray, classes: int, split: str) -> np.ndarray:
             f"Received: labels of {split} with shape {labels.shape} and {labels.dtype}{numbers}, for {classes} classes."
         )
     return labels.astype("int64")
-
-
-def _check_channels(parts: _Parts) -> None:
-    channels = {images.shape[-1] for images, _ in parts.values()}
-    if len(channels) > 1:
-        raise ValueError(f"images must have the same channels in every split.\nReceived: {sorted(channels)}.")

@@ -11,8 +11,9 @@ import dataclasses
 import functools
 import math
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_vit.annotations import PADDING_WEIGHT, Tensor
@@ -20,33 +21,30 @@ from keras_vit.checks import ArgumentError, check_choice, check_int, check_posit
 from keras_vit.data.augmentation.records import Augmentation, find_augmentation
 from keras_vit.data.augmentation.transforms import augment_batch
 from keras_vit.data.opening import open_source
-from keras_vit.data.prepare import augment_example, decode_example, resize_image, scale_image, with_mask
+from keras_vit.data.prepare import augment_example, decode_example, resize_image, scale_image, with_map
+from keras_vit.data.shards.index import NAME as INDEX
 from keras_vit.data.source import Data
 from keras_vit.files import FileKindError
 from keras_vit.images.byte_ranges import close_shards
 from keras_vit.images.preprocessing import Preprocessing, is_uint8
 from keras_vit.images.read import ImageError
+from keras_vit.images.validation import BadImage, forget_checks
 from keras_vit.pages.formatting import printable
 from keras_vit.renamed import old_function
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
 _PREFETCH = 2  # batches
 _NAMED = 5  # missing files that an error names
+_NOT_DECODED = re.compile("Invalid (PNG|JPEG) data")  # of TensorFlow, without a path
 
 
 @dataclasses.dataclass(frozen=True)
 class HostShard:
-    """The block of every global batch that one host reads; blocks keep the order of examples.
+    """The block of every global batch that one host reads; blocks keep the order of examples."""
 
-    Args:
-        host: in [0, hosts).
-        hosts: number of hosts that share each batch.
-        batch_size: size of the global batch, a multiple of `hosts`.
-    """
-
-    host: int
-    hosts: int
-    batch_size: int
+    host: int  # in [0, hosts)
+    hosts: int  # that share each batch
+    batch_size: int  # of the global batch, a multiple of `hosts`
 
     def number(self, counter: Any) -> Any:
         """The number among all examples of this host's example number `counter`."""
@@ -100,7 +98,8 @@ def load_dataset(
             one pass in order, whose last batch may be smaller.
         augmentation: `Augmentation` or its name, with `training` only; `None` prepares images as for evaluation.
         labels: `"int"` for `(B,)` int64, or `"one_hot"` for `(B, K)` float32, which MixUp and CutMix need. Labels that
-            are rows of numbers come as these, `(B, K)` float32, with either, and masks as int32 `(B, H, W)`.
+            are rows of numbers come as these, `(B, K)` float32, with either, masks as int32 `(B, H, W)`, and depths as
+            float32 `(B, H, W)` in metres, 0 where they do not count.
         seed: seed of the division into splits, of the order, and of the augmentation, in [0, 2**31).
         shard: `(index, count)` of this host. By default it is found for several JAX processes, and for workers of a
             `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`. The hosts' parts in
@@ -134,7 +133,7 @@ def load_dataset(
     check_process()
     check_positive_int("batch_size", batch_size)
     check_choice("labels", labels, ("int", "one_hot"))
-    _check_record(preprocessing)
+    check_record(preprocessing)
     start_step = _check_start(start_step, training)
     augmentation = _check_augmentation(augmentation, training, labels, preprocessing)
     source = open_source(what, seed=seed, on_bad_image=on_bad_image, download=download)
@@ -145,9 +144,9 @@ def load_dataset(
     whole = augmentation is not None and augmentation.mixes and place.hosts > 1
     filled = shard is None and place.hosts > 1 and not training
     read_by = HostShard(0, 1, batch_size) if whole else place
-    images = _read_examples(examples, seed if training else None, read_by, filled, start_step)
-    ignore_class = getattr(examples, "ignore_class", None)  # of masks
-    images = images.map(_image_maker(preprocessing, augmentation, seed, ignore_class), _workers())
+    images = read_examples(examples, seed if training else None, read_by, filled, start_step)
+    maps = (examples.map_type, examples.ignore_class) if hasattr(examples, "map_type") else None
+    images = images.map(_image_maker(preprocessing, augmentation, seed, maps), workers())
     make_batch = _batch_maker(len(source.class_names), labels, augmentation, seed, examples.size, filled)
     batched = functools.partial(
         _batched,
@@ -170,7 +169,12 @@ def _batched(
     dataset = images.batch(size, drop_remainder=training).map(make)
     if kept is not None:
         dataset = dataset.map(lambda *batch: tuple(part[kept] for part in batch))
-    dataset = dataset.prefetch(_PREFETCH).with_options(_options())
+    return finished(dataset, **attributes)
+
+
+def finished(dataset: Any, **attributes: Any) -> Any:
+    """Batches that are made ahead of the model, in one order, with these attributes."""
+    dataset = dataset.prefetch(_PREFETCH).with_options(options())
     for name, value in attributes.items():
         setattr(dataset, name, value)
     return dataset
@@ -186,14 +190,15 @@ def _scale_last(
     def scale(counter: Tensor, image: Tensor, label: Tensor) -> tuple[Tensor, ...]:
         return counter, scale_image(image, preprocessing), label
 
-    dataset = batched(images.map(scale, _workers()))
+    dataset = batched(images.map(scale, workers()))
     if augmentation is None or not augmentation.mixup_alpha:  # which has parts of levels
         dataset.as_uint8 = functools.partial(batched, images)
         dataset.in_bytes = old_function(dataset.as_uint8, "in_bytes", "as_uint8")
     return dataset
 
 
-def _check_record(preprocessing: Any) -> None:
+def check_record(preprocessing: Any) -> None:
+    """Raises unless this is a `Preprocessing`."""
     if not isinstance(preprocessing, Preprocessing):
         raise TypeError(
             "`preprocessing` must be a `Preprocessing` record, which defines the input of the model.\n"
@@ -231,7 +236,7 @@ def _check_augmentation(
     return record
 
 
-def _read_examples(examples: Any, seed: int | None, place: HostShard, filled: bool, start_step: int) -> Any:
+def read_examples(examples: Any, seed: int | None, place: HostShard, filled: bool, start_step: int) -> Any:
     """`tf.data.Dataset` of this host's (number, example).
 
     With a `seed` it starts at batch `start_step` and never ends; without one it is one pass in order. With `filled`
@@ -253,7 +258,7 @@ def _read_examples(examples: Any, seed: int | None, place: HostShard, filled: bo
         counter = place.number(counter)
         if seed is None:
             return counter, tf.minimum(counter, size - 1)
-        order = _fold(seed, _ORDER, counter // size)
+        order = fold(seed, _ORDER, counter // size)
         return counter, tf.random.experimental.index_shuffle(counter % size, order, size - 1)
 
     def example(counter: Tensor, index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -261,26 +266,25 @@ def _read_examples(examples: Any, seed: int | None, place: HostShard, filled: bo
 
     numbers = tf.data.Dataset.range(place.count(end)) if seed is None else tf.data.Dataset.counter(start)
     if not hasattr(examples, "at_once"):
-        return numbers.map(lambda counter: example(*numbered(counter)), _workers())
+        return numbers.map(lambda counter: example(*numbered(counter)), workers())
     count = tf.data.experimental.assert_cardinality(numbers.cardinality())
-    return numbers.map(numbered).batch(examples.at_once).map(example, _workers()).unbatch().apply(count)
+    return numbers.map(numbered).batch(examples.at_once).map(example, workers()).unbatch().apply(count)
 
 
 def _image_maker(
-    preprocessing: Preprocessing, augmentation: Augmentation | None, seed: int, ignore_class: int | None
+    preprocessing: Preprocessing, augmentation: Augmentation | None, seed: int, maps: tuple[str, float] | None
 ) -> Callable[[Tensor, dict[str, Tensor]], tuple[Tensor, ...]]:
     """Makes images of the model's size: uint8 where all levels are whole, otherwise scaled."""
     import tensorflow as tf
 
     def make(counter: Tensor, example: dict[str, Tensor]) -> tuple[Tensor, ...]:
         label = example["label"]
-        if ignore_class is not None:
-            drawn = _fold(seed, _IMAGE, counter)
-            levels, whole, label = with_mask(example, preprocessing, augmentation, drawn, ignore_class)
+        if maps is not None:
+            levels, whole, label = with_map(example, preprocessing, augmentation, fold(seed, _IMAGE, counter), *maps)
         elif augmentation is None:
             levels, whole = resize_image(decode_example(example, len(preprocessing.mean)), preprocessing)
         else:
-            levels, whole = augment_example(example, preprocessing, augmentation, _fold(seed, _IMAGE, counter))
+            levels, whole = augment_example(example, preprocessing, augmentation, fold(seed, _IMAGE, counter))
         image = tf.cast(levels, tf.uint8) if whole else scale_image(levels, preprocessing)
         return counter, image, label
 
@@ -299,7 +303,7 @@ def _batch_maker(
             targets = targets if rows else tf.one_hot(targets, classes)
             if augmentation is not None:
                 floats = tf.cast(images, "float32")  # CutMix alone may get bytes, which it only moves
-                mixed, targets = augment_batch(floats, targets, augmentation, _fold(seed, _BATCH, counters[0]))
+                mixed, targets = augment_batch(floats, targets, augmentation, fold(seed, _BATCH, counters[0]))
                 images = tf.cast(mixed, images.dtype)
         if not filled:
             return images, targets
@@ -309,13 +313,9 @@ def _batch_maker(
 
 
 def check_labels(labels: Tensor, classes: int) -> Tensor:
-    """The same labels; refuses those outside [0, classes).
+    """The same labels, int `(B,)`; refuses those outside [0, classes).
 
     It runs on the CPU inside `dataset.map`. Compiled steps and GPUs would turn a label out of range into NaN weights.
-
-    Args:
-        labels: int `(B,)`.
-        classes: K.
 
     Raises:
         tf.errors.InvalidArgumentError: from the pipeline; the message has the least and the greatest label and K.
@@ -332,25 +332,25 @@ def check_labels(labels: Tensor, classes: int) -> Tensor:
         return tf.identity(labels)
 
 
-def _fold(seed: int, stream: int, counter: Tensor) -> Tensor:
+def fold(seed: int, stream: int, counter: Tensor) -> Tensor:
     """int64 `(2,)`: a different seed for every stream and number."""
     import tensorflow as tf
 
     return tf.random.experimental.stateless_fold_in(tf.constant([seed, stream], "int64"), tf.cast(counter, "int64"))
 
 
-def _workers() -> int:
+def workers() -> int:
     """Number of threads that make images; fixed, since autotuning slows the model and short passes down."""
     return os.cpu_count() or 1
 
 
-def _options() -> Any:
+def options() -> Any:
     import tensorflow as tf
 
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False
-    # `_read_examples` has divided the examples among hosts already. Keras' own sharding would drop most of them.
+    # `read_examples` has divided the examples among hosts already. Keras' own sharding would drop most of them.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options
 
@@ -360,10 +360,7 @@ def report_missing_files(*splits: Any) -> Iterator[None]:
     """A context in which an error of reading names the photos that were removed or changed since.
 
     The pipeline does not know the path of a file that it cannot decode. So the files are checked again after an error,
-    and those that have not changed are not read.
-
-    Args:
-        *splits: the splits that are read in it.
+    and those that have not changed are not read, unless all look unchanged and a photo could not be decoded.
 
     Raises:
         ValueError: if photos can no longer be read, with the paths of the first five.
@@ -375,23 +372,28 @@ def report_missing_files(*splits: Any) -> Iterator[None]:
     except (tf.errors.OpError, ImageError, FileKindError, FileNotFoundError, PermissionError) as error:
         close_shards()
         files = [split for split in splits if hasattr(split, "paths")]
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            lost = [image for split in files for image in pool.map(split.check, range(split.size)) if image is not None]
+        lost, index = _lost_photos(files), ""
+        if not lost and _NOT_DECODED.search(str(error)):  # in a file of the same size and time as before
+            forget_checks()
+            lost = _lost_photos(files)
+            index = f" Of a shard, remove the index {INDEX} in its folder first." * any(s.in_shards for s in files)
         if not lost:
             raise
         named = "; ".join(f"{printable(image.path)}: {image.reason}" for image in lost[:_NAMED])
         raise ValueError(
             "photos must stay as they were when the data set was opened.\n"
             f"Received: {len(lost):,} that can no longer be read: {named}. Put them back, or open the data set again."
+            f"{index}"
         ) from error
 
 
-def find_shard(shard: tuple[int, int] | None) -> tuple[int, int]:
-    """`(index, count)` of this host among all that train together.
+def _lost_photos(splits: Sequence[Any]) -> list[BadImage]:
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return [image for split in splits for image in pool.map(split.check, range(split.size)) if image is not None]
 
-    Args:
-        shard: given by the caller, or `None` to ask `tf.distribute` (a strategy over several workers) or, on the JAX
-            backend, JAX itself.
+
+def find_shard(shard: tuple[int, int] | None) -> tuple[int, int]:
+    """`(index, count)` of this host among all that train together: as given, or as `tf.distribute` or JAX says.
 
     Raises:
         ValueError: for an index outside [0, count), or if Keras would shard the data a second time.
@@ -424,8 +426,7 @@ def host_batch_size(batch_size: int, count: int) -> int:
         raise ArgumentError(
             "`batch_size` is that of all devices together, and each must get the same number of images.\n"
             f"Received: batch_size={batch_size} for {count} host(s) and {parts} device(s). "
-            f"Nearest: {max(batch_size // parts, 1) * parts}.",
-            parameters=("batch_size",),
+            f"Nearest: {max(batch_size // parts, 1) * parts}."
         )
     return batch_size // count
 

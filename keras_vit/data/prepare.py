@@ -18,29 +18,15 @@ from keras_vit.images.resizing import gives_whole_levels, resize_and_crop
 
 
 def prepare(pixels: Tensor, record: Preprocessing) -> Tensor:
-    """The result of `record(pixels)`, in a graph.
-
-    Args:
-        pixels: `(H, W, C)` tensor, uint8 or float32 in [0, 255].
-        record: `Preprocessing`.
-
-    Returns:
-        float32 `image_size + (C,)`.
-    """
+    """The result of `record(pixels)` in a graph, float32, of a tensor `(H, W, C)`, uint8 or float32 in [0, 255]."""
     levels, _ = resize_image(pixels, record)
     return scaled(levels, record) if record.image_size is None else scale_image(levels, record)
 
 
 def resize_image(pixels: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
-    """Grey levels of `image_size`, not scaled yet, and whether all are whole numbers from 0 to 255.
+    """Grey levels of `image_size`, float32, not scaled yet, and whether all are whole numbers from 0 to 255.
 
-    Args:
-        pixels: as for `prepare`.
-        record: `Preprocessing`.
-
-    Returns:
-        float32 `image_size + (C,)` in [0, 255], and what the graph knows of them: whole pixels stay whole where no
-        resize comes, and where its rule rounds.
+    Pixels are as for `prepare`. Whole ones stay whole where no resize comes, and where its rule rounds.
     """
     import tensorflow as tf
 
@@ -61,11 +47,9 @@ def resize_image(pixels: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
 
 
 def decode_example(example: dict[str, Tensor], channels: int) -> Tensor:
-    """The upright image of an example, as a split's reader gives it.
+    """The upright image of an example, a dict of `"pixels"`, or of `"bytes"` and perhaps `"orientation"`.
 
-    Args:
-        example: dict of `"pixels"`, or `"bytes"` and perhaps `"orientation"`.
-        channels: C of the model; a file is decoded to grey for 1, otherwise to RGB.
+    A file is decoded to grey for a model of one channel, otherwise to RGB.
     """
     if "bytes" in example:
         return decode_image(example["bytes"], example.get("orientation"), 1 if channels == 1 else 3)
@@ -77,11 +61,7 @@ def augment_example(
 ) -> tuple[Tensor, bool]:
     """A training image, changed at random and resized: its grey levels, as `resize_image` gives them.
 
-    Args:
-        example: as for `decode_example`.
-        record: `Preprocessing` with an `image_size`.
-        augmentation: `Augmentation`; its crop `"none"` crops and resizes as evaluation does.
-        seed: int64 `(2,)`.
+    The crop `"none"` crops and resizes as evaluation does. The record has an `image_size`; the seed is int64 `(2,)`.
     """
     import tensorflow as tf
 
@@ -102,24 +82,29 @@ def augment_example(
     return levels, augmentation.gives_whole(whole)
 
 
-def with_mask(
+def with_map(
     example: dict[str, Tensor],
     record: Preprocessing,
     augmentation: Augmentation | None,
     seed: Tensor,
-    ignore_class: int,
+    map_type: str,
+    ignore_class: float,
 ) -> tuple[Tensor, bool, Tensor]:
-    """An image and its mask, both changed at random and resized, or resized alone.
+    """An image and its map, a mask or depths, both changed at random and resized, or resized alone.
+
+    A value of the map is that of the nearest pixel. What is resized shows things larger or smaller, and depths stay.
 
     Args:
-        example: as for `decode_example`; `"label"` has the labels as bytes of uint16, `"mask_size"` `(H, W)`.
-        record: `Preprocessing` that resizes the whole photo, or nothing.
-        augmentation: `Augmentation` that moves masks, or `None`.
+        example: as for `decode_example`; `"label"` has the map as bytes of `map_type`, `"map_size"` `(H, W)`.
+        record: resizes the whole photo, or nothing.
+        augmentation: moves masks, or is `None`.
         seed: int64 `(2,)`.
-        ignore_class: label of pixels that do not count.
+        map_type: `"uint16"` of labels, or `"float32"` of depths.
+        ignore_class: value of pixels that do not count.
 
     Returns:
-        Grey levels and what is known of them, as `resize_image` gives both, and int32 labels of the same size.
+        Grey levels and what is known of them, as `resize_image` gives both, and a map of the same size: int32 labels,
+        or float32 depths.
 
     Raises:
         ValueError: for a record that cuts photos, and an augmentation of photos alone.
@@ -130,12 +115,12 @@ def with_mask(
     if record.resize not in ("squash", "none") or not (augmentation is None or augmentation.moves_masks):
         found = f"augmentation={augmentation}" if record.resize in ("squash", "none") else f"resize={record.resize!r}"
         raise ValueError(
-            "what is done to a photo must be done to its mask: photos are resized whole, and changed by the crops "
+            "what is done to a photo must be done to its map: photos are resized whole, and changed by the crops "
             f"scale_crop and none, flips and colors alone.\nReceived: {found}."
         )
     pixels = decode_example(example, channels)
-    labels = tf.io.decode_raw(example["label"], tf.uint16, little_endian=True)
-    mask = tf.cast(tf.reshape(labels, example["mask_size"]), tf.int32)
+    values = tf.reshape(tf.io.decode_raw(example["label"], map_type, little_endian=True), example["map_size"])
+    mask = tf.cast(values, tf.int32) if values.dtype.is_integer else values
     if augmentation is None or size is None:
         levels, whole = resize_image(pixels, record)
         return levels, whole, mask if size is None or record.resize == "none" else resize_mask(mask, size)

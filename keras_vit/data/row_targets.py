@@ -3,10 +3,9 @@
 In a tar the JSON of a photo is an object whose fields are the columns, or the list in the column `labels`.
 """
 
-import json
 import tarfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +17,7 @@ from keras_vit.data.shards.index import IndexedShard
 from keras_vit.data.shards.tars import member_key
 from keras_vit.data.source import Source
 from keras_vit.data.targets import Targets
+from keras_vit.files import parse_json
 from keras_vit.images.photo_tables import row_word
 from keras_vit.pages.formatting import printable
 
@@ -31,17 +31,11 @@ _NO_TARGETS = ("path", "split", "line", "key", "__key__", "file_name", "filename
 
 
 class Row(NamedTuple):
-    """The cells of one image.
+    """The cells of one image."""
 
-    Args:
-        file: path of the table or shard.
-        place: of the image in it, as `"line 3"`.
-        cells: text, number or list by column.
-    """
-
-    file: str
-    place: str
-    cells: Mapping[str, Any]
+    file: str  # path of the table or shard
+    place: str  # of the image in it, as "line 3"
+    cells: Mapping[str, Any]  # text, number or list by column
 
     def error(self, rule: str, column: str, found: object, remedy: str = "") -> ValueError:
         """An error that names file, row and column."""
@@ -64,6 +58,8 @@ class RowTargets(Targets):
 
     noun: ClassVar[str]
     example: ClassVar[tuple[str, str]]  # first line and a row of a table, for errors
+    member: ClassVar[str] = ".json"  # that has those of a photo of a tar
+    also: Sequence[str] = ()  # columns of Parquet that may hold bytes
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
         self.names = None if names is None else tuple(names)
@@ -102,9 +98,35 @@ class RowTargets(Targets):
         return self.of_rows([Row(str(path), f"{row_word(path)} {row['line']}", _targets_in(row)) for row in rows])
 
     def of_shards(self, shards: Sequence[IndexedShard]) -> tuple[Sequence[str], Sequence[np.ndarray]]:
-        rows = [_shard_rows(shard) for shard in shards]
+        rows = [self.rows_of(shard) for shard in shards]
         names, values = self.of_rows([row for of_shard in rows for row in of_shard])
         return names, np.split(values, np.cumsum([len(of_shard) for of_shard in rows])[:-1])
+
+    def rows_of(self, shard: IndexedShard) -> list[Row]:
+        """A row for each photo of a shard."""
+        path = str(shard.path)
+        if shard.path.suffix == ".parquet":
+            rows = enumerate(_parquet_rows(path, self.also))
+            return [Row(path, f"row {number}", _targets_in(cells, self.also)) for number, cells in rows]
+        if shard.path.suffix != ".tar":
+            raise ValueError(
+                f"{self.noun} are read from .tar and .parquet shards.\n"
+                f"Received: {printable(path)}. Pack the photos as tars, with a {self.member} for each."
+            )
+        return [Row(path, f"member {name!r}", cells) for name, cells in self.tar_cells(path, shard)]
+
+    def tar_cells(self, path: str, shard: IndexedShard) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Name and cells of the member next to each photo of a tar."""
+        found = tar_members(path, ".json", parse_json)
+        for row in shard.rows.rows:
+            name, cells = found.get(member_key(row.key)[0], (row.key, None))
+            if not isinstance(cells, (list, dict)):
+                kind = "none" if cells is None else f"member {name!r}, which is neither"
+                raise ValueError(
+                    "every photo of a tar must have a .json with a list of labels, or with an object of fields.\n"
+                    f"Received: {printable(path)}, photo {row.key!r}: {kind}."
+                )
+            yield name, {LISTS[0]: cells} if isinstance(cells, list) else _targets_in(cells)
 
     def of_array(
         self, split: str, values: np.ndarray, names: Sequence[str] | None
@@ -138,41 +160,14 @@ class RowTargets(Targets):
             )
 
 
-def _targets_in(cells: Mapping[str, Any]) -> dict[str, Any]:
-    return {column: cell for column, cell in cells.items() if column not in _NO_TARGETS}
-
-
-def _shard_rows(shard: IndexedShard) -> list[Row]:
-    """A row for each photo of a shard."""
-    path = str(shard.path)
-    if shard.path.suffix == ".parquet":
-        return [Row(path, f"row {number}", _targets_in(cells)) for number, cells in enumerate(parquet_rows(path))]
-    if shard.path.suffix != ".tar":
-        raise ValueError(
-            "several targets of a photo are read from .tar and .parquet shards.\n"
-            f"Received: {printable(path)}. Pack the photos as tars, with a .json for each."
-        )
-    found, rows = tar_members(path, ".json", json.loads), []
-    for row in shard.rows.rows:
-        name, cells = found.get(member_key(row.key)[0], (row.key, None))
-        if not isinstance(cells, (list, dict)):
-            kind = "none" if cells is None else f"member {name!r}, which is neither"
-            raise ValueError(
-                "every photo of a tar must have a .json with a list of labels, or with an object of fields.\n"
-                f"Received: {printable(path)}, photo {row.key!r}: {kind}."
-            )
-        cells = {LISTS[0]: cells} if isinstance(cells, list) else _targets_in(cells)
-        rows.append(Row(path, f"member {name!r}", cells))
-    return rows
+def _targets_in(cells: Mapping[str, Any], also: Sequence[str] = ()) -> dict[str, Any]:
+    return {column: cell for column, cell in cells.items() if column in also or column not in _NO_TARGETS}
 
 
 def tar_members(path: str, kind: str, parse: Callable[[bytes], Any]) -> dict[str, tuple[str, Any]]:
-    """Name and value of every member of a tar with a suffix, by the key of its photo.
+    """Name and value of every member of a tar with the suffix `kind`, by the key of its photo.
 
-    Args:
-        path: of the tar.
-        kind: the suffix, as `".json"`.
-        parse: makes the value of the bytes, and raises a `ValueError` for others.
+    `parse` makes the value of the bytes, and raises a `ValueError` for others.
     """
     found = {}
     with tarfile.open(path) as tar:
@@ -188,7 +183,7 @@ def tar_members(path: str, kind: str, parse: Callable[[bytes], Any]) -> dict[str
     return found
 
 
-def parquet_rows(path: str, also: Sequence[str] = ()) -> list[dict[str, Any]]:
+def _parquet_rows(path: str, also: Sequence[str]) -> list[dict[str, Any]]:
     """The cells of every row of a Parquet file, but those of bytes in other columns than `also`."""
     import pyarrow.parquet
     import pyarrow.types as types
@@ -205,21 +200,27 @@ class NumberTargets(RowTargets):
     noun, example = "numbers", ("path,age", "1.jpg,31.5")
 
     def of_rows(self, rows: Sequence[Row]) -> tuple[Sequence[str], np.ndarray]:
-        columns = list(rows[0].cells) if self.names is None else self.names
+        columns = _columns_of(rows) if self.names is None else self.names
         values = np.array([[_number(row, column) for column in columns] for row in rows], "float32")
         for column, numbers in zip(columns, values.T, strict=True):
             _warn_of_outliers(rows, column, numbers.astype("float64"))
         return columns, values
 
 
-def _warn_of_outliers(rows: Sequence[Row], column: str, values: np.ndarray) -> None:
-    """Warns of few numbers so far off that the others are nearly equal in standard deviations.
+def _columns_of(rows: Sequence[Row]) -> list[str]:
+    """The columns of the first row; raises for a row that has a further one, which the members of a tar may have."""
+    columns = list(rows[0].cells)
+    known = set(columns)
+    for row in rows:
+        if more := next((column for column in row.cells if column not in known), None):
+            rule = "all rows must have the same columns, those of the first one"
+            remedy = "Give it to all photos or to none, or name the columns to learn."
+            raise row.error(rule, more, f"{row.shown(more)}, where {rows[0].place} has no such column", remedy)
+    return columns
 
-    Args:
-        rows: of the numbers.
-        column: that has them.
-        values: float64 `(n,)`.
-    """
+
+def _warn_of_outliers(rows: Sequence[Row], column: str, values: np.ndarray) -> None:
+    """Warns of few numbers so far off that the others are nearly equal in standard deviations."""
     few = max(len(values) // 100, min(len(values) // 4, 3), 1)
     order = np.abs(values - np.median(values)).argsort(kind="stable")
     rest, far = values[order[:-few]], order[: -few - 1 : -1]
@@ -231,7 +232,6 @@ def _warn_of_outliers(rows: Sequence[Row], column: str, values: np.ndarray) -> N
         f"{len(far)} of {len(values):,} numbers are so far off that the others are equal to a model, which learns them "
         f"in standard deviations: {row.place} of {printable(row.file)}, column {column!r}: {row.shown(column)}, where "
         f"the others are {others.min():.5g} to {others.max():.5g}. Correct it, or leave the row out.",
-        UserWarning,
         stacklevel=2,
     )
 
@@ -259,8 +259,7 @@ class LabelTargets(RowTargets):
             raise ArgumentError(
                 f"`columns` are those of 0 and 1, and the labels of a table with a column {listing!r} stand there.\n"
                 f"Received: columns={','.join(self._chosen)} for {str(path)!r} with the columns {list(header)}. Leave "
-                "`columns` out.",
-                parameters=("columns",),
+                "`columns` out."
             )
         return super().columns(path, header) if by_column else (str(listing),)
 
@@ -268,7 +267,7 @@ class LabelTargets(RowTargets):
         cells = rows[0].cells
         listing = next((column for column in LISTS if column in cells), None)
         if listing is None or (self.names is not None and set(self.names) <= set(cells)):
-            columns = list(cells) if self.names is None else self.names
+            columns = _columns_of(rows) if self.names is None else self.names
             if joined := next((column for column in columns if ";" in column), None):
                 words = "Replace the ; in it, which stands between the labels of an answer."
                 raise rows[0].error("the name of a label must be one label", joined, repr(joined), words)
@@ -300,7 +299,11 @@ def _number(row: Row, column: str) -> float:
         value = float("text" if "_" in str(cell) else cell)  # type: ignore[arg-type]  # 1_000 is a number to Python only
     except (TypeError, ValueError):
         comma = isinstance(cell, str) and cell.count(",") == 1 and "." not in cell
-        remedy = "Write a point for the comma." if comma else "Leave the row out, or name the columns to learn."
+        remedy = (
+            "Write numbers with a point for decimals, and nothing between thousands."
+            if comma
+            else "Leave the row out, or name the columns to learn."
+        )
         raise row.error("a target must be a number", column, row.shown(column), remedy) from None
     if not abs(value) <= _LARGEST:
         raise row.error("a target must be a finite number in float32", column, row.shown(column), "Leave the row out.")
@@ -362,7 +365,7 @@ def warn_of_constant_labels(source: Source) -> None:
     for which, words in ((none, "no training image has"), (all_, "all training images have")):
         if which.any():
             names = [printable(source.class_names[place]) for place in np.flatnonzero(which)[:5]]
-            warnings.warn(f"{words} {which.sum()} label(s) of {source.name}, as {names}.", UserWarning, stacklevel=2)
+            warnings.warn(f"{words} {which.sum()} label(s) of {source.name}, as {names}.", stacklevel=2)
 
 
 def mean_and_deviation(source: Source) -> tuple[list[float], list[float]]:

@@ -65,9 +65,11 @@ class Source:
         parts = check_split(name)
         for part in parts:
             if part not in self.splits:
-                raise ValueError(
+                measured = "" if part == "train" else f' To measure all of them, pass split="{"+".join(self.splits)}".'
+                raise ArgumentError(
                     f"the data must have the split {part!r}.\nReceived: {self.name}, with {self.sizes}. Name files, "
-                    f"folders or rows {part!r}, or leave splits out, so that a seed divides the data."
+                    f"folders or rows {part!r}, or leave splits out, so that a seed divides the data.{measured}",
+                    parameters=("split",),
                 )
         joined = self.splits[parts[0]]
         for part in parts[1:]:
@@ -93,26 +95,23 @@ class Source:
             ValueError: for more images than `train` has, for fewer than classes with `"balanced"`, and for an unknown
                 order.
         """
-        train_images, seed = check_positive_int("train_images", train_images), check_seed(seed)
+        train_images, seed = check_positive_int("train_images", train_images), check_seed("seed", seed)
         check_choice("order", order, ORDERS)
         train = self.split("train")
         if train_images > train.size:
             raise ArgumentError(
                 "`train_images` must be at most the number of training images.\n"
-                f"Received: train_images={train_images:,}, for {train.size:,} images of {self.name}.",
-                parameters=("train_images",),
+                f"Received: train_images={train_images:,}, for {train.size:,} images of {self.name}."
             )
         if order == "balanced" and np.ndim(train.labels) > 1:
             raise ArgumentError(
                 "a balanced subset takes an image of each class in turn, so each image must have one class.\n"
-                f'Received: order={order!r} for {self.name}, with a row of targets for each. Pass order="random".',
-                parameters=("order",),
+                f'Received: order={order!r} for {self.name}, with a row of targets for each. Pass order="random".'
             )
         if order == "balanced" and train_images < (classes := len(np.unique(train.labels))):
             raise ArgumentError(
                 "`train_images` must have one image for each class.\n"
-                f"Received: train_images={train_images}, for {classes} classes of {self.name}.",
-                parameters=("train_images",),
+                f"Received: train_images={train_images}, for {classes} classes of {self.name}."
             )
         splits = {**self.splits, "train": train.take(_choose(train, train_images, seed, order))}
         facts = {**self.facts, "subset": {"train_images": train_images, "seed": seed, "order": order}}
@@ -174,26 +173,14 @@ def check_split(name: str) -> list[str]:
     for part in parts:
         check_choice("split", part, tuple(dict.fromkeys(SPLIT_ALIASES.values())))
     if len(set(parts)) < len(parts):
-        raise ArgumentError(
-            f"each split must be named once, or its examples count twice.\nReceived: split={name!r}.",
-            parameters=("split",),
-        )
+        raise ArgumentError(f"each split must be named once, or its examples count twice.\nReceived: split={name!r}.")
     return parts
 
 
 def _choose(examples: Any, count: int, seed: int, order: str) -> np.ndarray:
-    """Numbers of the first `count` examples in an order that depends on the seed alone, so that subsets are nested.
+    """Ascending numbers of `count` examples, the first in an order of the seed alone, so that subsets are nested.
 
     Sections 4.3 and 4.4 of arXiv:2010.11929 train on random subsets of one set.
-
-    Args:
-        examples: a split.
-        count: number of examples, at most the size of the split.
-        seed: seed of the order.
-        order: `"random"` or `"balanced"`, as in `Source.subset`.
-
-    Returns:
-        int64 `(count,)`, ascending.
     """
     rng = np.random.default_rng([seed, _STREAM])
     drawn = rng.permutation(examples.size)

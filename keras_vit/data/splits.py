@@ -22,24 +22,17 @@ from keras_vit.pages.formatting import printable
 
 SPLITS = ("train", "validation", "test")
 SPLIT_ALIASES = {"train": "train", "training": "train", "validation": "validation", "val": "validation"}
-SPLIT_ALIASES |= {"valid": "validation", "dev": "validation", "test": "test"}
+SPLIT_ALIASES |= {"valid": "validation", "dev": "validation", "test": "test", "testing": "test"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileSplit:
-    """Examples in image files, or in slices of shards.
+    """Examples in image files, or in slices of shards."""
 
-    Args:
-        paths: one path or slice for each example; all are of one kind.
-        labels: int64 `(n,)`, float32 `(n, K)`, or texts as objects `(n, 1)`.
-        orientations: int32 `(n,)`, EXIF orientations 1 to 8.
-        needs_pillow: whether Pillow decodes any of them, as a WebP.
-    """
-
-    paths: tuple[PhotoLocation, ...]
-    labels: np.ndarray
-    orientations: np.ndarray
-    needs_pillow: bool = False
+    paths: tuple[PhotoLocation, ...]  # n of one kind
+    labels: np.ndarray  # int64 `(n,)`, float32 `(n, K)`, or texts as objects `(n, 1)`
+    orientations: np.ndarray  # of EXIF, int32 `(n,)`, 1 to 8
+    needs_pillow: bool = False  # whether Pillow decodes any of them, as a WebP
 
     @property
     def size(self) -> int:
@@ -159,15 +152,10 @@ def _tensors_of(split: "ArraySplit") -> list[Tensor]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArraySplit:
-    """Examples in memory.
+    """Examples in memory."""
 
-    Args:
-        images: `(n, H, W, C)`, uint8 or float32 in [0, 255].
-        labels: int64 `(n,)`, float32 `(n, K)`, or texts as objects `(n, 1)`.
-    """
-
-    images: np.ndarray
-    labels: np.ndarray
+    images: np.ndarray  # `(n, H, W, C)`, uint8 or float32 in [0, 255]
+    labels: np.ndarray  # int64 `(n,)`, float32 `(n, K)`, or texts as objects `(n, 1)`
 
     @property
     def size(self) -> int:
@@ -225,11 +213,8 @@ def divide(labels: Sequence[int] | np.ndarray, seed: int, groups: Any = None) ->
 
     Args:
         labels: int `(n,)`.
-        seed: seed of the shuffle.
+        seed: of the shuffle.
         groups: `(n,)`, equal for examples that must stay in one split, as copies of one file; `None` for no groups.
-
-    Returns:
-        Ascending example numbers of each split.
     """
     labels = np.asarray(labels)
     groups = range(len(labels)) if groups is None else groups

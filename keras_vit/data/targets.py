@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_vit.data.label_checks import (
+    HIDDEN,
     check_trained_classes,
     warn_conflicting_labels,
     warn_doubtful_class_names,
@@ -27,12 +28,9 @@ class Targets:
     """Targets of one kind: what a table must have, and what is refused or warned of once photos were checked.
 
     A kind of its own overrides `columns` and `of_table`, and of the rest what it has to say.
-
-    Attributes:
-        are_texts: whether a file may have several, and a cell of a table several lines.
     """
 
-    are_texts: ClassVar[bool] = False
+    are_texts: ClassVar[bool] = False  # then a file may have several, and a cell of a table several lines
 
     def open(self, path: Path, seed: int, on_bad_image: str) -> Any:
         """The `Source` of a path that these targets alone open, arguments as of `open_source`; `None` for others."""
@@ -43,26 +41,11 @@ class Targets:
         return source
 
     def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
-        """The columns of a table that hold targets, without `path` and `split`.
-
-        Args:
-            path: of the table, for the error.
-            header: all its columns.
-
-        Raises:
-            ValueError: if they are not there.
-        """
+        """The columns of a table that hold targets, without `path` and `split`; raises if they are not there."""
         raise NotImplementedError
 
     def of_table(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], np.ndarray]:
-        """Names and labels of a table.
-
-        Args:
-            path: of the table, for the error.
-            rows: stripped cells by column, with the number of the `line`.
-
-        Returns:
-            The names of the K outputs, and int64 `(n,)` or float32 `(n, K)`.
+        """The names of the K outputs, and int64 `(n,)` or float32 `(n, K)`, of rows: cells by column, and their `line`.
 
         Raises:
             ValueError: with file, line and column of a cell that is no target.
@@ -118,6 +101,12 @@ class ClassLabels(Targets):
                 "a table must have rows of at least two classes.\n"
                 f"Received: {str(path)!r} with {len(rows)} row(s) and {len(names)} class(es) {names}."
             )
+        others = {*names} - {HIDDEN}
+        if HIDDEN in names and others != {"1"} and all(map(str.isdecimal, others)):  # -1 and 1 are two classes
+            place = f"{row_word(path)} {rows[labels.index(HIDDEN)]['line']} of {str(path)!r}"
+            rule = "labels that are numbers must be so from 0 on, and -1, which stands for a hidden label, is no class"
+            words = "Leave such rows out, or give the classes names."
+            raise ValueError(f"{rule}.\nReceived: {place} with '{HIDDEN}'. {words}")
         warn_doubtful_class_names(names)
         numbers = {name: number for number, name in enumerate(names)}
         return names, np.array([numbers[label] for label in labels], "int64")
@@ -132,7 +121,7 @@ class ClassLabels(Targets):
         found = set(labels.tolist())
         if missing := [name for label, name in enumerate(names) if label not in found]:
             raise ValueError(
-                "every class must have at least one image that can be decoded.\n"
+                "every class that has a name must have at least one image that can be decoded.\n"
                 f"Received: {str(path)!r} with none for {', '.join(map(repr, missing[:5]))}, "
                 f"and {num_bad} bad image(s)."
             )

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath, Tensor
-from keras_vit.checks import install_hint
-from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord
+from keras_vit.checks import did_you_mean, install_hint
+from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord, find_dataset
+from keras_vit.data.prepare import decode_example
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.images.photo_files import near_names
@@ -27,19 +28,12 @@ _FIRST_LABELS = 100  # of a split, which tell whether its labels are hidden
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamSplit:
-    """Examples that are read in sequence, as tensorflow-datasets stores them.
+    """Examples that are read in sequence, as tensorflow-datasets stores them."""
 
-    Args:
-        builder: `tfds.core.DatasetBuilder`, prepared.
-        name: name of the split, in the slicing notation of tensorflow-datasets.
-        record: names of the features that are the image and the label.
-        numbers: ascending numbers of the examples of a subset; `None` for all.
-    """
-
-    builder: Any
-    name: str
-    record: DatasetRecord
-    numbers: np.ndarray | None = None
+    builder: Any  # `tfds.core.DatasetBuilder`, prepared
+    name: str  # of the split, in the slicing notation of tensorflow-datasets
+    record: DatasetRecord  # with the names of the features that are the image and the label
+    numbers: np.ndarray | None = None  # ascending, of the examples of a subset; `None` for all
 
     @property
     def size(self) -> int:
@@ -85,23 +79,19 @@ class StreamSplit:
 
     def pixels(self, index: int) -> np.ndarray:
         """uint8 `(H, W, C)`; reads all earlier examples first."""
-        import tensorflow as tf
-
-        from keras_vit.data.prepare import decode_example
-
-        with tf.device("CPU"):
-            for _, example in self.stream(None).skip(index).take(1):
-                return decode_example(example, 3).numpy()
+        if found := self._decoded(self.stream(None).skip(index).take(1)):
+            return found[0]
         raise IndexError(f"there is no such example.\nReceived: index={index} of {self.size}.")
 
     def sample(self, count: int) -> list[np.ndarray]:
         """Pixels of the first examples, at most `count`, which the prepared set has in random order."""
+        return self._decoded(self.stream(None).take(count))
+
+    def _decoded(self, examples: Any) -> list[np.ndarray]:
         import tensorflow as tf
 
-        from keras_vit.data.prepare import decode_example
-
         with tf.device("CPU"):
-            return [decode_example(example, 3).numpy() for _, example in self.stream(None).take(count)]
+            return [decode_example(example, 3).numpy() for _, example in examples]
 
     def file_names(self) -> list[str]:
         """The feature `file_name` of each example; an empty list if the set lacks it. `imagenet2012` has it."""
@@ -132,11 +122,7 @@ class StreamSplit:
         return dataclasses.replace(self, numbers=numbers)
 
     def check_labels(self, most: int) -> None:
-        """Raises a `ValueError` for a label outside of the classes, as -1 for a hidden one.
-
-        Args:
-            most: examples that are read.
-        """
+        """Raises a `ValueError` for a label of the first examples that is no class, as -1 for a hidden one."""
         import tensorflow as tf
 
         with tf.device("CPU"):
@@ -199,12 +185,7 @@ def load_any(name: str, download: bool) -> Source:
         ImportError: without tensorflow-datasets.
     """
     tfds = _library(f"there is no file or folder {name!r}.{near_names(Path(name))} A data set by name")
-    if name.startswith("vtab/"):
-        from keras_vit.config.datasets import find_dataset
-
-        record: DatasetRecord | None = find_dataset(name)
-    else:
-        record = OFFICIAL_DATASETS.get(name)
+    record = find_dataset(name) if name.startswith("vtab/") else OFFICIAL_DATASETS.get(name)
     builder = _builder(tfds, record.name if record else name)
     if not builder.is_prepared():
         _prepare(builder, name, download)
@@ -218,8 +199,6 @@ def missing_step(name: str) -> str | None:
         ValueError: for an unknown name.
         ImportError: without tensorflow-datasets.
     """
-    from keras_vit.config.datasets import find_dataset
-
     builder = _builder(_library(f"the data set {name!r}"), find_dataset(name).name)
     if builder.is_prepared():
         return None
@@ -269,12 +248,11 @@ def _builder(tfds: Any, name: str) -> Any:
     try:
         return tfds.builder(name)
     except tfds.core.DatasetNotFoundError:
-        from keras_vit.checks import did_you_mean
-
         known = ["digits", *OFFICIAL_DATASETS, *VTAB_TASKS, *tfds.list_builders(with_community_datasets=False)]
         raise ValueError(
             "data must be a folder, a .csv file, or the name of a data set of tensorflow-datasets.\n"
-            f"Received: {name!r}, which is none of them.{near_names(Path(name)) or did_you_mean(name, known)}"
+            f"Received: {name!r}, and there is no such file, folder or data set."
+            f"{near_names(Path(name)) or did_you_mean(name, known, 0.75)}"
         ) from None
 
 
@@ -307,12 +285,7 @@ def _find_record(builder: Any) -> DatasetRecord:
 
 
 def _find_splits(builder: Any, keys: Sequence[str]) -> tuple[str, str, str]:
-    """Training, validation and test split; a missing one takes a tenth of `train`.
-
-    Args:
-        builder: `tfds.core.DatasetBuilder`, prepared.
-        keys: names of the features that are the image and the label.
-    """
+    """Training, validation and test split; a missing one takes a tenth of `train`."""
     given: dict[str, str] = {}  # names by what they mean, as `dev` is a validation split
     for name in builder.info.splits:
         meaning = SPLIT_ALIASES.get(name.lower())
@@ -343,7 +316,6 @@ def _hides_labels(builder: Any, split: str, key: str) -> bool:
         return False
     warnings.warn(
         f"the split {split!r} of {builder.name} has no labels, but {labels[0]} for each, so it is left out.",
-        UserWarning,
         stacklevel=2,
     )
     return True

@@ -15,20 +15,13 @@ _RULE = "a shard must stay as it was when it was opened"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ByteRange:
-    """A photo inside of a larger file.
+    """A photo inside of a larger file."""
 
-    Args:
-        file: path of the file.
-        offset: of the first byte.
-        size: in bytes.
-        name: what messages call the photo, as `"shards/train-00000.tar:000000012.jpg"`.
-        state: size and `st_mtime_ns` that the file must have; `None` for any.
-    """
-
-    file: str
-    offset: int
-    size: int
-    name: str
+    file: str  # path of the larger one
+    offset: int  # of the first byte
+    size: int  # in bytes
+    name: str  # what messages call the photo, as "shards/train-00000.tar:000000012.jpg"
+    # Size and `st_mtime_ns` that the file must have; `None` for any.
     state: tuple[int, int] | None = dataclasses.field(default=None, compare=False)
 
     def __str__(self) -> str:

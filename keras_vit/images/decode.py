@@ -55,14 +55,9 @@ def decode_image(data: Tensor, orientation: Tensor | None = None, channels: int 
 
 
 def shrink_ratio(data: bytes, orientation: int, least: Pair) -> int:
-    """The largest of `RATIOS` by which a file is decoded to at least `least` (H, W); 1 for what is no JPEG.
+    """The largest of `RATIOS` by which a file is decoded to at least `least`, (H, W) upright; 1 for what is no JPEG.
 
     A ratio divides both sides, as those of cameras' photos are by 8, so that no pixel shifts.
-
-    Args:
-        data: the bytes.
-        orientation: 1 to 8.
-        least: of the upright picture.
     """
     if not data.startswith(JPEG_START):
         return 1
@@ -81,16 +76,8 @@ def decode_window(data: Tensor, window: Tensor, orientation: Tensor | None = Non
     libjpeg interpolates colours without their neighbours outside the window.
 
     Args:
-        data: string scalar, the bytes of a JPEG or PNG.
+        data, orientation, channels: as for `decode_image`.
         window: `(y, x, h, w)`, int32 scalars, in the upright picture; or a function that returns them for its H and W.
-        orientation: int scalar, EXIF orientation 1 to 8, or `None`.
-        channels: 3 or 1.
-
-    Returns:
-        uint8 `(h, w, channels)`.
-
-    Raises:
-        tf.errors.InvalidArgumentError: as `decode_image`.
     """
     import tensorflow as tf
 
@@ -116,12 +103,7 @@ def _upright_size(size: Tensor, orientation: Tensor | None) -> tuple[Tensor, Ten
 
 
 def apply_orientation(pixels: Tensor, orientation: Tensor) -> Tensor:
-    """Turns and mirrors a picture according to its EXIF orientation.
-
-    Args:
-        pixels: `(H, W, C)`.
-        orientation: int scalar, 1 to 8; other values count as 1.
-    """
+    """Turns and mirrors a picture `(H, W, C)` by its EXIF orientation, 1 to 8; other values count as 1."""
     import tensorflow as tf
 
     def turned(steps: str) -> Tensor:
@@ -163,13 +145,7 @@ def stored_pixels(data: Tensor, ratio: int = 1) -> Tensor:
 
 
 def stored_window(window: Tensor, size: tuple[Tensor, Tensor], orientation: Tensor) -> Tensor:
-    """The window of the stored picture, as `(4,)`, for a window of the upright one.
-
-    Args:
-        window: `(y, x, h, w)`, int32 scalars.
-        size: `(H, W)` of the upright picture.
-        orientation: int scalar, 1..8.
-    """
+    """The window `(y, x, h, w)` of the stored picture, int32 `(4,)`, for one of the upright picture of `size`."""
     import tensorflow as tf
 
     height, width = size

@@ -7,6 +7,7 @@ millions of empty segments would keep a server busy.
 
 import collections
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -77,15 +78,11 @@ def _in_a_graph(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
 
 @_in_a_graph
 def read_header(data: Tensor) -> HeaderFacts:
-    """The orientation of a picture, and whether it can be decoded row by row.
+    """What the bytes of a JPEG or PNG say before the pixels, as scalars.
 
-    Args:
-        data: string scalar, the bytes of a JPEG or PNG.
-
-    Returns:
-        `HeaderFacts` of scalars. `orientation` is the int32 of EXIF, 1 to 8. `one_scan` is true for a PNG and for a
-        JPEG that certainly has a single scan. For several scans, as in progressive files, libjpeg keeps the
-        coefficients of the whole picture in memory. `within_limits` is true if it respects `MAX_STEPS` and `MAX_SCANS`.
+    `orientation` is the int32 of EXIF, 1 to 8. `one_scan` is true for a PNG and for a JPEG that certainly has a single
+    scan. For several scans, as in progressive files, libjpeg keeps the coefficients of the whole picture in memory.
+    `within_limits` is true if it respects `MAX_STEPS` and `MAX_SCANS`.
     """
     import tensorflow as tf
 
@@ -97,16 +94,7 @@ def read_header(data: Tensor) -> HeaderFacts:
 
 def respects_limits(data: bytes) -> bool:
     """`read_header(data).within_limits` without a graph, whose first call takes 0.34 s and others 0.014 s."""
-    return _has_few_scans(data) if data.startswith(JPEG_START) else _has_few_chunks(data)
-
-
-def _has_few_chunks(data: bytes) -> bool:
-    place = len(PNG_START)
-    for _ in range(MAX_STEPS):
-        if place + 8 > len(data):
-            return True
-        place += 12 + int.from_bytes(data[place : place + 4], "big")
-    return place + 8 > len(data)
+    return _has_few_scans(data) if data.startswith(JPEG_START) else len([*png_chunks(data)]) <= MAX_STEPS
 
 
 def _has_few_scans(data: bytes) -> bool:
@@ -134,27 +122,22 @@ def without_texts(data: Tensor) -> Tensor:
     """A PNG without its `TEXTS`, as a string scalar; if it has any, only its first `MAX_STEPS` chunks."""
     import tensorflow as tf
 
-    def step(place: Tensor, going: Tensor, texts: Tensor) -> tuple[Tensor, ...]:
-        size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
-        return *_next_chunk(place, size, _length(data)), texts | _is_text(kind)
+    def step(place: Tensor, size: Tensor, kind: Tensor, texts: Tensor) -> tuple[Tensor]:
+        return (texts | _is_text(kind),)
 
-    first = tf.constant(len(PNG_START), tf.int64)
-    has_texts = _loop(step, (first, first + 8 <= _length(data), tf.constant(False)))[2]
+    _, has_texts = _over_chunks(data, step, tf.constant(False))
     return tf.cond(has_texts, lambda: _other_chunks(data), lambda: data)
 
 
 def _other_chunks(data: Tensor) -> Tensor:
     import tensorflow as tf
 
-    def step(place: Tensor, going: Tensor, count: Tensor, parts: Tensor) -> tuple[Tensor, ...]:
-        size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
+    def step(place: Tensor, size: Tensor, kind: Tensor, count: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
         part = tf.strings.substr(data, place, tf.where(_is_text(kind), tf.constant(0, tf.int64), 12 + size))
-        place, going = _next_chunk(place, size, _length(data))
-        return place, going, count + 1, parts.write(count, part)
+        return count + 1, parts.write(count, part)
 
-    first = tf.constant(len(PNG_START), tf.int64)
     parts = tf.TensorArray(tf.string, 0, dynamic_size=True, element_shape=())
-    parts = _loop(step, (first, first + 8 <= _length(data), tf.constant(0), parts))[3]
+    *_, parts = _over_chunks(data, step, tf.constant(0), parts)
     return tf.strings.join([tf.constant(PNG_START), tf.strings.reduce_join(parts.stack())])
 
 
@@ -219,23 +202,26 @@ def _in_png(data: Tensor) -> tuple[Tensor, ...]:
     """Start and stop of the content of the chunk eXIf, and the other facts of `read_header`."""
     import tensorflow as tf
 
-    length, first = _length(data), tf.constant(len(PNG_START), tf.int64)
-
-    def step(place: Tensor, going: Tensor, start: Tensor, stop: Tensor) -> tuple[Tensor, ...]:
-        size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
+    def step(place: Tensor, size: Tensor, kind: Tensor, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
         here = (kind == b"eXIf") & (stop == 0)
-        start, stop = tf.where(here, place + 8, start), tf.where(here, place + 8 + size, stop)
-        return *_next_chunk(place, size, length), start, stop
+        return tf.where(here, place + 8, start), tf.where(here, place + 8 + size, stop)
 
     none = tf.constant(0, tf.int64)
-    _, going, start, stop = _loop(step, (first, first + 8 <= length, none, none))
+    going, start, stop = _over_chunks(data, step, none, none)
     return start, stop, tf.constant(True), ~going
 
 
-def _next_chunk(place: Tensor, size: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-    """The place of the next chunk, and whether it exists."""
-    place += 12 + size  # length, kind and checksum take 4 bytes each
-    return place, place + 8 <= length
+def _over_chunks(data: Tensor, step: Callable[..., tuple[Tensor, ...]], *state: Tensor) -> tuple[Tensor, ...]:
+    """Repeats `step(place, size, kind, *state)` for the chunks of a PNG: whether there are more, and the state."""
+    import tensorflow as tf
+
+    def over_one(place: Tensor, going: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
+        after = place + 12 + size  # length, kind and checksum take 4 bytes each
+        return after, after + 8 <= _length(data), *step(place, size, kind, *state)
+
+    first = tf.constant(len(PNG_START), tf.int64)
+    return _loop(over_one, (first, first + 8 <= _length(data), *state))[1:]
 
 
 def _is_text(kind: Tensor) -> Tensor:
@@ -300,27 +286,36 @@ _ORDERS: dict[bytes, Literal["little", "big"]] = {b"II*\0": "little", b"MM\0*": 
 
 
 def exif_orientation(data: bytes) -> int:
-    """The EXIF orientation, 1 to 8; 1, upright, if it is missing or invalid.
-
-    Args:
-        data: the bytes of a file.
-    """
-    if data.startswith(JPEG_START):
-        value = _orientation_in_tiff(_exif_in_jpeg(data))
-    elif data.startswith(PNG_START):
-        value = _orientation_in_tiff(_exif_in_png(data))
-    else:
-        value = _orientation_in_tiff(_exif_in_webp(data)) if data[8:12] == b"WEBP" else 1
+    """The EXIF orientation in the bytes of a file, 1 to 8; 1, upright, if it is missing or invalid."""
+    start, stop = next(_exif_places(data), (0, 0))
+    value = _orientation_in_tiff(data[start:stop])
     return value if 1 <= value <= 8 else 1
+
+
+def _exif_places(data: bytes) -> Iterator[tuple[int, int]]:
+    """Start and stop of each TIFF block: in APP1 of a JPEG, in eXIf of a PNG, and in EXIF of a WebP."""
+    if data.startswith(JPEG_START):
+        for marker, start, stop in jpeg_segments(data):
+            if marker == b"\xe1" and data.startswith(b"Exif\0\0", start):
+                yield start + 6, stop
+    elif data.startswith(PNG_START):
+        chunks = itertools.islice(png_chunks(data), MAX_STEPS)
+        yield from ((start, stop) for kind, start, stop in chunks if kind == b"eXIf")
+    elif data[8:12] == b"WEBP":
+        place = 12
+        for _ in range(MAX_STEPS):
+            if place + 8 > len(data):
+                break
+            stop = place + 8 + int.from_bytes(data[place + 4 : place + 8], "little")
+            if data[place : place + 4] == b"EXIF":  # some writers put the mark of a JPEG first
+                yield place + 8 + 6 * data.startswith(b"Exif\0\0", place + 8, stop), stop
+            place = stop + stop % 2  # chunks begin at even places
 
 
 def jpeg_segments(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """`(marker, start, stop)` of each segment of a JPEG before its pixels, at most `MAX_STEPS`.
 
     The content lies from start to stop. A stop after the end of the data belongs to a truncated segment.
-
-    Args:
-        data: the bytes of a file.
     """
     place = 2
     for _ in range(MAX_STEPS):
@@ -337,38 +332,15 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         place += 2 + length
 
 
-def _exif_in_jpeg(data: bytes) -> bytes:
-    """The TIFF block in the segment APP1; empty if there is none."""
-    for marker, start, stop in jpeg_segments(data):
-        if marker == b"\xe1" and data[start : start + 6] == b"Exif\0\0":
-            return data[start + 6 : stop]
-    return b""
-
-
-def _exif_in_png(data: bytes) -> bytes:
-    """The content of the chunk eXIf; empty if there is none."""
+def png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """`(kind, start, stop)` of each chunk of a PNG, one more than `MAX_STEPS` at most; its checksum follows."""
     place = len(PNG_START)
-    for _ in range(MAX_STEPS):
+    for _ in range(MAX_STEPS + 1):
         if place + 8 > len(data):
             break
-        length = int.from_bytes(data[place : place + 4], "big")
-        if data[place + 4 : place + 8] == b"eXIf":
-            return data[place + 8 : place + 8 + length]
-        place += 12 + length  # length, kind and checksum take 4 bytes each
-    return b""
-
-
-def _exif_in_webp(data: bytes) -> bytes:
-    """The content of the chunk EXIF, without the mark of a JPEG that some writers put first; empty if there is none."""
-    place = 12
-    for _ in range(MAX_STEPS):
-        if place + 8 > len(data):
-            break
-        length = int.from_bytes(data[place + 4 : place + 8], "little")
-        if data[place : place + 4] == b"EXIF":
-            return data[place + 8 : place + 8 + length].removeprefix(b"Exif\0\0")
-        place += 8 + length + length % 2  # chunks begin at even places
-    return b""
+        stop = place + 8 + int.from_bytes(data[place : place + 4])
+        yield data[place + 4 : place + 8], place + 8, stop
+        place = stop + 4
 
 
 def _orientation_in_tiff(block: bytes) -> int:

@@ -6,18 +6,19 @@ not change its pixels, since it would warn of them or refuse the file. Of 6,000 
 """
 
 import functools
+import math
+import types
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from keras_vit.checks import check_installed
-from keras_vit.images.headers import JPEG_START, MAX_STEPS, PNG_START, exif_orientation, jpeg_segments, respects_limits
-from keras_vit.images.pillow_formats import PillowError, decode_by_pillow, open_with_pillow, pillow_format, size_error
+from keras_vit.images.headers import JPEG_START, PNG_START, exif_orientation, jpeg_segments, png_chunks
+from keras_vit.images.pillow_formats import PillowError, decode_by_pillow, open_with_pillow, pillow_format
 from keras_vit.images.preprocessing import Preprocessing, fit_channels, scaled
 from keras_vit.images.resizing import covering_size, resize_matrix, whole_levels
-from keras_vit.images.validation import damage_error, header_error, parts_error
+from keras_vit.images.validation import damage_error, header_error, limits_error
 
 _KEPT_PARTS = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
@@ -41,53 +42,42 @@ def decode_photo(data: bytes, channels: int = 3) -> np.ndarray:
         ImportError: without Pillow, or the plugin of a HEIC.
     """
     check_installed("PIL", "it decodes photos", "data")
-    if kind := pillow_format(data):
-        pixels = decode_by_pillow(data, kind)
-    else:
-        if reason := header_error(data):
-            raise PillowError(reason)
-        pixels = _decode_jpeg(data) if data.startswith(JPEG_START) else _decode_png(data)
+    kind = pillow_format(data)
+    pixels = decode_by_pillow(data, kind) if kind else _decode_stored(data)
     pixels = _turn_upright(pixels, exif_orientation(data))
     return pixels if channels == 3 else _to_grey(pixels)
 
 
-def _decode_jpeg(data: bytes) -> np.ndarray:
-    size, few = _jpeg_size(data), respects_limits(data)
-    if size is None:
-        raise PillowError(damage_error(data) if few else parts_error(data))
-    _check(data, size[0] * size[1], few)
-    return _decode_with_pillow(data, _strip_metadata(data), "JPEG")
-
-
-def _decode_png(data: bytes) -> np.ndarray:
-    width, height = (int.from_bytes(data[place : place + 4], "big") for place in (16, 20))
-    chunks = list(_chunks(data))
-    _check(data, width * height, len(chunks) <= MAX_STEPS)
-    parts, kept = [PNG_START], (chunk for chunk in chunks if chunk[0] in _KEPT_PARTS)
-    for kind, start, stop in kept:
-        if zlib.crc32(data[start - 4 : stop]).to_bytes(4) != data[stop : stop + 4]:
-            break
-        parts.append(data[start - 8 : stop + 4])
-        if kind == b"IEND":
-            return _decode_with_pillow(data, b"".join(parts), "PNG")
-    raise PillowError(damage_error(data))  # of a part, or without an end
-
-
-def _check(data: bytes, pixels: int, few: bool) -> None:
-    if reason := size_error(pixels):
+def _decode_stored(data: bytes) -> np.ndarray:
+    """Pixels of a JPEG or PNG as stored."""
+    if reason := header_error(data):
         raise PillowError(reason)
-    if not few:
-        raise PillowError(parts_error(data))
-
-
-def _decode_with_pillow(data: bytes, stripped: bytes, kind: str) -> np.ndarray:
+    is_jpeg = data.startswith(JPEG_START)
+    sides = _jpeg_size(data) if is_jpeg else [int.from_bytes(data[place : place + 4]) for place in (16, 20)]
+    reason = limits_error(data, math.prod(sides) if sides else 1)
+    if reason or not sides:
+        raise PillowError(reason or damage_error(data))
     try:
-        with open_with_pillow(stripped, kind) as image:
+        stripped = _strip_metadata(data) if is_jpeg else _strip_png(data)
+        with open_with_pillow(stripped, "JPEG" if is_jpeg else "PNG") as image:
             return _as_rgb(image)
     except MemoryError:
         raise
     except Exception as error:  # decoders of damaged bytes raise errors of many kinds
         raise PillowError(damage_error(data)) from error
+
+
+def _strip_png(data: bytes) -> bytes:
+    """A PNG of the chunks that make its pixels; raises for one with another checksum, and without an end."""
+    parts = [PNG_START]
+    for kind, start, stop in png_chunks(data):
+        if kind in _KEPT_PARTS:
+            if zlib.crc32(data[start - 4 : stop]).to_bytes(4) != data[stop : stop + 4]:
+                break
+            parts.append(data[start - 8 : stop + 4])
+            if kind == b"IEND":
+                return b"".join(parts)
+    raise ValueError("a chunk is damaged, or the last one is missing")
 
 
 def _as_rgb(image: Any) -> np.ndarray:
@@ -122,17 +112,6 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """`(kind, start, stop)` of each chunk of a PNG, one more than `MAX_STEPS` at most."""
-    place = len(PNG_START)
-    for _ in range(MAX_STEPS + 1):
-        if place + 8 > len(data):
-            break
-        stop = place + 8 + int.from_bytes(data[place : place + 4])
-        yield data[place + 4 : place + 8], place + 8, stop
-        place = stop + 4
-
-
 def _strip_metadata(data: bytes) -> bytes:
     """A JPEG without the segments that do not change its pixels, as EXIF and thumbnails."""
     skipped = [(start - 4, stop) for marker, start, stop in jpeg_segments(data) if marker[0] in _SKIPPED]
@@ -143,37 +122,21 @@ def _strip_metadata(data: bytes) -> bytes:
 
 
 def preprocess(pixels: np.ndarray, record: Preprocessing) -> np.ndarray:
-    """What `record(pixels)` gives, without Keras.
+    """What `record(pixels)` gives of uint8 `(H, W, C)`, float32, without Keras.
 
-    Args:
-        pixels: uint8 `(H, W, C)`.
-        record: a `Preprocessing`.
-
-    Returns:
-        float32 `(H, W, C)`. Bicubic rounds to grey levels, where another order of sums may turn a half the other way.
+    Bicubic rounds to grey levels, where another order of sums may turn a half the other way.
     """
     pixels = fit_channels(pixels, len(record.mean), np)
     size = record.image_size
     if size is None or record.resize == "none" or (record.resize == "squash" and size == pixels.shape[:2]):
         return scaled(pixels.astype("float32"), record)
-    if is_plain_bilinear(record):
-        return _bilinear(pixels, record)
+    if record.resize == "squash" and record.interpolation == "bilinear" and not record.antialias:
+        return _bilinear(pixels, record)  # the record's numbers on TensorFlow: each lies between four old pixels
     return scaled(_by_matrices(pixels, record), record)
 
 
-def is_plain_bilinear(record: Preprocessing) -> bool:
-    """Whether each new pixel lies between four old ones; `preprocess` then has the record's numbers on TensorFlow."""
-    squashes = record.resize == "squash" and record.image_size is not None
-    return squashes and record.interpolation == "bilinear" and not record.antialias
-
-
 def resize_to_levels(pixels: np.ndarray, record: Preprocessing) -> np.ndarray:
-    """Pixels resized as a record says and not scaled, in whole grey levels: what an exported file takes.
-
-    Args:
-        pixels: uint8 `(H, W, C)`.
-        record: a `Preprocessing`, of these levels: mean 0, and a deviation that stands for one level.
-    """
+    """Pixels in whole grey levels, resized by a record with mean 0 and a deviation of one level: for exported files."""
     return np.clip(np.rint(preprocess(pixels, record)), 0, 255).astype("uint8")
 
 
@@ -245,18 +208,12 @@ def _span(matrix: np.ndarray) -> slice:
 
 @functools.lru_cache(64)
 def _matrix(old: int, new: int, kept: int, record: Preprocessing) -> np.ndarray:
-    return np.asarray(resize_matrix(old, new, kept, record, _Float32), "float32")
+    return np.asarray(resize_matrix(old, new, kept, record, _OPS), "float32")
 
 
-class _Float32:
-    """The part of `keras.ops` that a matrix is made by, in NumPy."""
-
-    abs, maximum, minimum, where, sum, expand_dims = np.abs, np.maximum, np.minimum, np.where, np.sum, np.expand_dims
-
-    @staticmethod
-    def cast(values: Any, dtype: str) -> Any:
-        return np.asarray(values).astype(dtype)[()]
-
-    @staticmethod
-    def arange(stop: int, dtype: str = "int32") -> np.ndarray:
-        return np.arange(stop, dtype=dtype)
+# The part of `keras.ops` that a matrix is made by, in NumPy.
+_OPS = types.SimpleNamespace(
+    **{name: getattr(np, name) for name in ("abs", "maximum", "minimum", "where", "sum", "expand_dims")},
+    cast=lambda values, dtype: np.asarray(values).astype(dtype)[()],
+    arange=lambda stop, dtype="int32": np.arange(stop, dtype=dtype),
+)

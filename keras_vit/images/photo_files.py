@@ -9,6 +9,7 @@ trained on them sees a photo twice, or one that its owner has thrown away.
 
 import collections
 import dataclasses
+import itertools
 import os
 import posixpath
 import re
@@ -42,7 +43,7 @@ _PACKED = re.compile(r"\.(tar\.(gz|bz2|xz|zst)|tgz|tfrecords?\.gz)$", re.IGNOREC
 _LIKE_A_PHOTO = re.compile(r"\.(jpe?g|png|webp|bmp|gif|tiff?|heic|heif|avif)[^a-z]", re.IGNORECASE)
 _BEGINNINGS = rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP|BM.{4}\0{4}"  # of JPEG, PNG, WebP and BMP
 _BEGINNINGS += rb"|GIF8[79]a|II\*\0|MM\0\*|.{4}ftyp(avif|hei[cfmsx]|mif1|msf1)"  # of GIF, TIFF, AVIF and HEIC
-_LONGEST_BEGINNING = 12
+LONGEST_BEGINNING = 12
 # Files that usually lie among photos and shards: labels, checksums, notes and what systems and programs keep.
 _SIDE_FILES = (
     ".asc .bib .cff .cfg .cls .crc .css .csv .db .doc .docx .done .env .h5 .html .htm .idx .index .ini .ipynb .js "
@@ -68,21 +69,15 @@ _SYSTEM_PATTERN = re.compile(r"[.]|__|found\.\d{3}$")  # hidden; of archives, as
 
 @dataclasses.dataclass
 class PassedOver:
-    """What a walk could not or need not enter.
+    """What a walk could not or need not enter, by paths."""
 
-    Attributes:
-        unreadable: paths of folders that cannot be listed, and the reasons.
-        repeated: links to photos and folders, and which other one of the walk each is; `""` for one above the link.
-        shards: paths of files that are no photo and hold many, as tars.
-        others: paths of files whose suffix is not that of a photo, as `x.jpg.1`, without those of usual side files.
-        hidden: paths of hidden photos, and of folders that are hidden or belong to a system.
-    """
-
+    # Folders that cannot be listed, and the reasons.
     unreadable: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    # Links to photos and folders, and which other one of the walk each is; "" for one above the link.
     repeated: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-    shards: list[str] = dataclasses.field(default_factory=list)
-    others: list[str] = dataclasses.field(default_factory=list)
-    hidden: list[str] = dataclasses.field(default_factory=list)
+    shards: list[str] = dataclasses.field(default_factory=list)  # files that hold many photos, as tars
+    others: list[str] = dataclasses.field(default_factory=list)  # whose suffix is no photo's, as x.jpg.1; no side files
+    hidden: list[str] = dataclasses.field(default_factory=list)  # photos, and folders that are hidden or a system's
 
     def check(self) -> None:
         """Raises a `ValueError` that names the folders that cannot be listed, if there are any."""
@@ -105,7 +100,7 @@ class PassedOver:
             lines.append(
                 f"{count} not read, as the suffix is not that of a photo: {first}. Rename those that are photos"
             )
-        if hidden := [path for path in self.hidden if is_photo(_shown(path)) or _photos_by_name(path)]:
+        if hidden := [path for path in self.hidden if _is_hidden_photo(path) or _photos_by_name(path)]:
             lines.append(hidden_note(hidden))
         return lines
 
@@ -117,11 +112,7 @@ def hidden_note(paths: Collection[str]) -> str:
 
 
 def hidden_part(path: str) -> str:
-    """The path of a photo up to its first folder that is hidden or a system's, or all of a hidden photo's; else `""`.
-
-    Args:
-        path: with `/` between its parts, as in a tar.
-    """
+    """The path of a photo, as of a tar, up to its first hidden or system folder; all of a hidden photo's; else `""`."""
     *folders, name = posixpath.normpath(path).split("/")
     if not is_photo(_shown(name)):
         return ""
@@ -141,6 +132,18 @@ def _shown(path: str) -> str:
     """The name of a hidden file without its points; of `._x.jpg`, which macOS keeps of `x.jpg`, nothing."""
     name = os.path.basename(path)
     return "" if name.startswith("._") else name.lstrip(".")
+
+
+def _is_hidden_photo(path: str, suffixes: Collection[str] = SUFFIXES) -> bool:
+    """Whether a hidden file is a photo by its name; of `._x.jpg`, where macOS keeps notes, by its first bytes."""
+    name = os.path.basename(path)
+    if not name.startswith("._") or not is_photo(name.lstrip("._"), suffixes):
+        return is_photo(_shown(name), suffixes)
+    try:
+        with open_regular(path) as file:
+            return begins_like_a_photo(file.read(LONGEST_BEGINNING))
+    except (OSError, FileKindError):
+        return False
 
 
 def _photos_by_name(folder: str) -> bool:
@@ -182,21 +185,21 @@ def is_system(name: str) -> bool:
     return name.lower() in _SYSTEM or _SYSTEM_PATTERN.match(name.lower()) is not None
 
 
+_MOST_NAMES = 10_000  # that are compared, which takes 0.1 s
+
+
 def near_names(path: Path) -> str:
     """`' Did you mean ...?'` for what lies where a path should be, and is called nearly so; or `''`."""
-    entries = entries_in(str(path.parent), PassedOver())
-    return did_you_mean(path.name, [entry.name for entry in entries if not entry.name.startswith(".")])
+    if os.path.lexists(path):
+        return ""
+    names = (entry.name for entry in entries_in(str(path.parent), PassedOver()))
+    return did_you_mean(path.name, [*itertools.islice((n for n in names if not n.startswith(".")), _MOST_NAMES)], 0.6)
 
 
 def folders_in(folder: Path, passed: PassedOver | None = None) -> list[Path]:
     """The folders in a folder, sorted, without hidden ones and those of systems.
 
-    Args:
-        folder: path of the folder.
-        passed: gets the folder if it cannot be listed.
-
-    Raises:
-        ValueError: if it cannot be listed, and `passed` is not given.
+    If it cannot be listed, `passed` gets it; without `passed` that is a `ValueError`.
     """
     entries = entries_in(str(folder), found := passed or PassedOver())
     if passed is None:
@@ -210,14 +213,39 @@ def dead_links_in(folder: Path) -> list[str]:
     return sorted(entry.path for entry in entries if not is_system(entry.name) and _is_dead_link(entry))
 
 
+def pipes_in(folder: Path) -> list[tuple[str, str]]:
+    """Paths of pipes and devices in a folder, each with what it is."""
+    found = []
+    for entry in entries_in(str(folder), PassedOver()):
+        plain = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+        if plain or is_system(entry.name) or not os.path.exists(entry.path) or os.path.isdir(entry.path):
+            continue
+        try:
+            with open_regular(entry.path):
+                pass  # a link to a file
+        except FileKindError as error:
+            found.append((entry.path, error.reason))
+        except OSError:  # whoever reads it says why
+            pass
+    return sorted(found)
+
+
 def is_photo(name: str, suffixes: Collection[str] = SUFFIXES) -> bool:
     """Whether a file of this name counts as a photo; hidden ones, as `._photo.jpg` of macOS, do not."""
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes
 
 
-def is_like_a_photo(name: str) -> bool:
-    """Whether a file whose suffix is that of no photo may be one by the rest of its name, as `x.jpg.1`."""
-    return _LIKE_A_PHOTO.search(name) is not None and not _is_side_file(name)
+_ARCHIVE = re.compile(r"\.(zip|tar|tgz|7z|rar|t?ar\.(gz|bz2|xz|zst))$", re.IGNORECASE)
+
+
+def may_hold_photos(name: str) -> bool:
+    """Whether a file is by its name an archive, or a photo but for its suffix, as `x.jpg.1`."""
+    return bool(_ARCHIVE.search(name) or (_LIKE_A_PHOTO.search(name) and not _is_side_file(name)))
+
+
+def begins_like_a_photo(data: bytes) -> bool:
+    """Whether the first bytes of a file, `LONGEST_BEGINNING` or more, are those of a photo."""
+    return re.match(_BEGINNINGS, data, re.DOTALL) is not None
 
 
 def _is_side_file(name: str) -> bool:
@@ -232,9 +260,7 @@ def _has_side_suffix(name: str) -> bool:
 
 def _is_photo_file(entry: os.DirEntry, suffixes: Collection[str] = SUFFIXES) -> bool:
     """Whether what is no folder counts as a photo: by its name, or by its first bytes if that has no suffix."""
-    if entry.name.startswith(".") or is_photo(entry.name, suffixes):
-        return not entry.name.startswith(".")
-    if _is_dead_link(entry):
+    if _is_dead_link(entry) and not entry.name.startswith("."):
         return not is_shard(entry.name)
     return _counts(entry.path, suffixes)
 
@@ -247,7 +273,7 @@ def _counts(path: str, suffixes: Collection[str]) -> bool:
         return False
     try:
         with open_regular(path) as file:
-            return re.match(_BEGINNINGS, file.read(_LONGEST_BEGINNING), re.DOTALL) is not None
+            return begins_like_a_photo(file.read(LONGEST_BEGINNING))
     except FileKindError:
         return False
     except OSError:  # whoever reads it says why
@@ -259,10 +285,7 @@ def photos_below(
 ) -> Iterator[Path]:
     """The photos in a folder and in the folders below it, in no order. Links are followed, each file and folder once.
 
-    Args:
-        folder: path of the folder.
-        suffixes: of photos.
-        passed: gets what is not entered; without it that is left out.
+    `passed` gets what is not entered; without it that is left out.
     """
     passed = PassedOver() if passed is None else passed
     known: dict[str, str] = {}
@@ -277,7 +300,7 @@ def photos_below(
                     links.append(entry)
                 else:
                     yield Path(place, entry.name)
-            elif is_photo(_shown(entry.name), suffixes):
+            elif _is_hidden_photo(entry.path, suffixes):
                 passed.hidden.append(entry.path)
             elif not is_job and not is_shard(entry.name) and not _is_side_file(entry.name):
                 passed.others.append(entry.path)
@@ -302,8 +325,7 @@ def _walk(
     Folders are known by their real paths, since numbers of files differ or repeat on some file systems.
 
     Args:
-        top: path of the first folder.
-        passed: gets what is not entered.
+        top, passed: as for `photos_below`.
         known: gets the path of each folder by its real path.
         others: whether hidden and system folders are entered, and links are not.
     """
@@ -378,12 +400,7 @@ def has_photos(folder: Path) -> bool:
 
 
 def others_below(folder: Path, counted: Collection[str]) -> dict[str, tuple[int, str]]:
-    """How many files below a folder do not count, by their kind in words, and the path of one of each kind.
-
-    Args:
-        folder: path of the folder.
-        counted: paths of the files that do.
-    """
+    """How many files below a folder are not `counted`, by their kind in words, and the path of one of each kind."""
     found: dict[str, tuple[int, str]] = {}
     for place, files in _walk(str(folder), PassedOver(), others=True):
         system = next((part for part in Path(place).relative_to(folder).parts if is_system(part)), None)

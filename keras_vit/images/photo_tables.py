@@ -103,8 +103,8 @@ def open_table(path: Path, most_bytes: int = _MOST_BYTES) -> Iterator["PhotoTabl
             yield PhotoTable(path, file)
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"a table must be text in UTF-8.\nReceived: {str(path)!r}, which is not at byte {error.start}. Save it as "
-            "CSV in UTF-8."
+            f"a table must be text in UTF-8.\nReceived: {str(path)!r}, whose byte {error.start} is not. Save it as CSV "
+            "in UTF-8."
         ) from None
     except FileKindError as error:
         raise ValueError(f"{error}, at the place of the table {str(path)!r}.") from None
@@ -114,10 +114,6 @@ def open_table(path: Path, most_bytes: int = _MOST_BYTES) -> Iterator["PhotoTabl
 
 class ParquetTable:
     """The rows of a Parquet table, whose cells are text, numbers or lists; `""` for none and for NaN.
-
-    Args:
-        path: of the table, for errors.
-        file: its bytes.
 
     Raises:
         ValueError: for a damaged file, and for two columns of one known name, as `Label` and `label`.
@@ -157,11 +153,7 @@ class PhotoTable:
     """The rows of a table, whose quotes follow RFC 4180; of a `.tsv` there are tabs between the cells.
 
     A quote that lacks its end makes one cell of the rows that follow. So no cell may hold lines that name photos of
-    their own. Other cells may have several lines, as captions do.
-
-    Args:
-        path: of the table, for errors.
-        file: its text, opened with `newline=""`.
+    their own. Other cells may have several lines, as captions do. The file is opened with `newline=""`.
 
     Raises:
         ValueError: if the cells of the first line have another sign than commas between them, and for two columns of

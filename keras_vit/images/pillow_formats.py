@@ -58,24 +58,15 @@ def missing_package(kind: str) -> str | None:
     return None
 
 
-def check_package(kind: str) -> None:
-    """Raises an `ImportError` that names the extra to install, if the package for a kind is missing."""
-    if package := missing_package(kind):
-        raise ImportError(f"{kind} needs {package}, which is missing: {install_hint(_NEEDED[kind][2])}")
-
-
 def decode_by_pillow(data: bytes, kind: str) -> np.ndarray:
-    """uint8 `(H, W, 3)`, as stored; HEIC is upright.
-
-    Args:
-        data: the bytes of a file.
-        kind: the result of `pillow_format`.
+    """uint8 `(H, W, 3)` of a file of a `pillow_format`, as stored; HEIC is upright.
 
     Raises:
         PillowError: for a damaged file, or one with more than `max_pixels()`.
         ImportError: without the package that it needs.
     """
-    check_package(kind)
+    if package := missing_package(kind):
+        raise ImportError(f"{kind} needs {package}, which is missing: {install_hint(_NEEDED[kind][2])}")
     max_pixels()  # a wrong value of which is no fault of the photo
     try:
         size = _stored_size(data, kind)
@@ -98,9 +89,7 @@ def to_png(data: bytes) -> bytes:
         PillowError, ImportError: as `decode_by_pillow`.
     """
     kind = pillow_format(data)
-    if kind is None:
-        return data
-    return _encode_png(decode_by_pillow(data, kind))
+    return _encode_png(decode_by_pillow(data, kind)) if kind else data
 
 
 def _encode_png(pixels: np.ndarray) -> bytes:

@@ -13,18 +13,38 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
 from keras_vit.annotations import Tensor
-from keras_vit.checks import ArgumentError, check_choice, check_number, check_positive_int, record_process
+from keras_vit.checks import (
+    ArgumentError,
+    Share,
+    check_number,
+    check_positive_int,
+    one_of,
+    record_process,
+    validate,
+)
 from keras_vit.images.resizing import INTERPOLATIONS, RESIZES, ROUNDINGS, resize_and_crop, resize_axis
 
 _LARGE = 2**24  # numbers; larger arrays are resized in strips of rows to save memory
 _MOST = 1e6  # largest plausible mean or deviation, where white is 1; a greater one is damage
 LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
+
+
+def _check_size(name: str, size: Any) -> tuple[int, ...]:
+    if not isinstance(size, (tuple, list)) or len(size) != 2:
+        raise TypeError(f"`{name}` must be (H, W) or None.\nReceived: {name}={size!r}.")
+    return tuple(check_positive_int(name, side) for side in size)
+
+
+def _check_statistic(name: str, values: Any) -> tuple[float, ...]:
+    if not isinstance(values, (tuple, list, np.ndarray)):
+        raise TypeError(f"`{name}` must have one value per channel.\nReceived: {name}={values!r}.")
+    return tuple(float(check_number(name, value)) for value in np.asarray(values, object).tolist())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,52 +77,31 @@ class Preprocessing:
         ValueError: for a value out of range.
     """
 
-    image_size: tuple[int, int] | None = (224, 224)
-    resize: str = "squash"
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    interpolation: str = "bilinear"
+    image_size: Annotated[tuple[int, int], _check_size] | None = (224, 224)
+    resize: Annotated[str, one_of(RESIZES)] = "squash"
+    mean: Annotated[tuple[float, ...], _check_statistic] = (0.5, 0.5, 0.5)
+    std: Annotated[tuple[float, ...], _check_statistic] = (0.5, 0.5, 0.5)
+    interpolation: Annotated[str, one_of(INTERPOLATIONS)] = "bilinear"
     antialias: bool = False
-    crop_fraction: float = 1.0
-    rounding: str = "timm"
+    crop_fraction: Share = 1.0
+    rounding: Annotated[str, one_of(ROUNDINGS)] = "timm"
 
     def __post_init__(self) -> None:
-        check_choice("resize", self.resize, RESIZES)
-        check_choice("interpolation", self.interpolation, INTERPOLATIONS)
-        check_choice("rounding", self.rounding, ROUNDINGS)
-        if not isinstance(self.antialias, bool):
-            raise TypeError(f"`antialias` must be True or False.\nReceived: antialias={self.antialias!r}.")
-        check_number("crop_fraction", self.crop_fraction)
-        if not 0 < self.crop_fraction <= 1:
+        validate(self)
+        are_usual = all(1 / _MOST <= value <= _MOST for value in self.std)
+        are_usual &= all(abs(value) <= _MOST for value in self.mean)
+        if len(self.mean) != len(self.std) or not self.std or not are_usual:
             raise ValueError(
-                "`crop_fraction` is the part of a side that is kept, so it must be in (0, 1].\n"
-                f"Received: crop_fraction={self.crop_fraction}."
-            )
-        for field in ("mean", "std"):
-            for value in _values(field, getattr(self, field)):
-                check_number(field, value)
-            object.__setattr__(self, field, tuple(float(value) for value in getattr(self, field)))
-        if len(self.mean) != len(self.std) or min(self.std) <= 0:
-            raise ValueError(
-                "`mean` and `std` must have one value per channel, and `std` must be positive.\n"
+                "`mean` and `std` must have one finite value per channel, as they scale pixels; `std` is from "
+                f"{1 / _MOST} to {_MOST:.0f}, and `mean` at most {_MOST:.0f}.\n"
                 f"Received: mean={self.mean}, std={self.std}."
             )
-        if not all(map(_is_usual, self.std)) or not all(abs(value) <= _MOST for value in self.mean):
-            raise ValueError(
-                f"`mean` and `std` scale pixels, so they must be finite, `std` from {1 / _MOST} to {_MOST:.0f} and "
-                f"`mean` at most {_MOST:.0f}.\nReceived: mean={self.mean}, std={self.std}."
-            )
-        if self.image_size is not None:
-            if not isinstance(self.image_size, (tuple, list)) or len(self.image_size) != 2:
-                raise TypeError(f"`image_size` must be (H, W) or None.\nReceived: image_size={self.image_size!r}.")
-            sides = tuple(check_positive_int("image_size", side) for side in self.image_size)
-            object.__setattr__(self, "image_size", sides)
 
     @property
     def value_range(self) -> tuple[float, float]:
         """Lowest and highest value after preprocessing, over all channels."""
-        black, white = _value_limits(self)
-        return min(black), max(white)
+        stats = list(zip(self.mean, self.std, strict=True))
+        return min(-mean / std for mean, std in stats), max((1 - mean) / std for mean, std in stats)
 
     def with_channels(self, channels: int) -> "Preprocessing":
         """The record for images with another number of channels, for a model with another first layer.
@@ -156,18 +155,6 @@ class Preprocessing:
         return ops.convert_to_numpy(resized) if isinstance(pixels, np.ndarray) else resized
 
 
-def _values(field: str, values: Any) -> list[Any]:
-    if not isinstance(values, (tuple, list, np.ndarray)):
-        raise TypeError(f"`{field}` must have one value per channel.\nReceived: {field}={values!r}.")
-    return np.asarray(values, object).tolist()
-
-
-def _value_limits(record: Preprocessing) -> tuple[list[float], list[float]]:
-    """The values of 0 and of 255 after preprocessing, per channel."""
-    stats = list(zip(record.mean, record.std, strict=True))
-    return [-mean / std for mean, std in stats], [(1 - mean) / std for mean, std in stats]
-
-
 def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None) -> Tensor:
     """Scales pixel values to what the weights expect: [-1, 1] unless a record says otherwise.
 
@@ -200,7 +187,7 @@ def _pixels(images: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
     """Images as float32 in [0, 255] with the record's channels, and whether they were integers."""
     images = _array(images)
     if isinstance(images, np.ndarray):
-        _check_values(images)
+        check_levels(images)
         xp, values, whole = np, images.astype("float32"), images.dtype.kind in "ui"
     else:
         from keras import backend, ops
@@ -212,7 +199,7 @@ def _pixels(images: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
 
 def _resized_in_strips(images: np.ndarray, record: Preprocessing, ops: Any) -> Tensor:
     """The result of `resize_and_crop`, with only a strip of the images as floats in memory at a time."""
-    _check_values(images)
+    check_levels(images)
     whole, old, rows = images.dtype.kind in "ui", images.shape[-3:-1], max(1, _LARGE * images.shape[-3] // images.size)
 
     def narrowed(start: int) -> np.ndarray:
@@ -257,7 +244,7 @@ def scaled(pixels: Tensor, record: Preprocessing, by_channel: bool = False, widt
 
     Args:
         pixels: floats `(..., C)` in [0, 255], NumPy or a tensor of any backend.
-        record: a `Preprocessing`.
+        record: says how.
         by_channel: whether `mean` and `std` are kept per channel even if they are equal.
         width: W of pixels in lines, `(..., W * C)`, along which TensorFlow is 6 times as fast.
     """
@@ -271,33 +258,15 @@ def scaled(pixels: Tensor, record: Preprocessing, by_channel: bool = False, widt
 
 
 def unscaled(values: Tensor, record: Preprocessing) -> Tensor:
-    """The inverse of `scaled`, but for rounding.
-
-    Args:
-        values: floats `(..., C)`, NumPy or a tensor of any backend.
-        record: a `Preprocessing`.
-
-    Returns:
-        Floats `(..., C)` in [0, 255].
-    """
+    """The inverse of `scaled`, but for rounding: floats `(..., C)` in [0, 255]."""
     mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
     return values * std + mean
 
 
-def _is_usual(std: float) -> bool:
-    return 1 / _MOST <= std <= _MOST
-
-
 def fit_channels(images: Tensor, channels: int, xp: Any) -> Tensor:
-    """Images with the wanted number of channels: one channel is repeated, and alpha of four is dropped for three.
+    """Images `(B, H, W, C)` or `(H, W, C)` with so many channels: one is repeated, alpha is dropped for three.
 
-    Args:
-        images: `(B, H, W, C)` or `(H, W, C)`.
-        channels: wanted number of channels.
-        xp: `numpy`, `keras.ops` or `tensorflow`, to match the images.
-
-    Raises:
-        ValueError: for another shape.
+    `xp` is `numpy`, `keras.ops` or `tensorflow`, to match the images. Another shape is a `ValueError`.
     """
     shape = tuple(images.shape)
     if len(shape) in (3, 4) and shape[-1] == channels:
@@ -313,29 +282,33 @@ def fit_channels(images: Tensor, channels: int, xp: Any) -> Tensor:
     )
 
 
-def _check_values(images: np.ndarray) -> None:
+def check_levels(images: np.ndarray, margin: float = 0.5, name: str = "pixel values") -> None:
+    """Raises unless all values are levels, floats up to `margin` beyond [0, 255] by the rounding of interpolation."""
     if images.dtype.kind not in "uif":
         raise TypeError(f"images must be integers or floats in [0, 255].\nReceived: dtype {images.dtype}.")
     if images.size == 0:
         raise ValueError(f"images must not be empty.\nReceived: shape {images.shape}.")
     low, high = images.min(), images.max()
     if np.isnan(low):
-        raise ValueError("pixel values must be numbers in [0, 255].\nReceived: NaN among them.")
-    margin = 0.5 if images.dtype.kind == "f" else 0  # interpolation may leave the range by a rounding error
+        raise ValueError(f"{name} must be numbers in [0, 255].\nReceived: NaN among them.")
+    margin = margin if images.dtype.kind == "f" else 0
     if not (low >= -margin and high <= 255 + margin):
         raise ValueError(
-            "pixel values must be in [0, 255]; other values have been scaled before, or are not an image.\n"
+            f"{name} must be in [0, 255]; others have been scaled before, or are not an image.\n"
             f"Received: values from {low} to {high}."
         )
     if images.dtype.kind == "f" and high <= 1 and (low, high) != (0, 0):
         raise ValueError(
-            "pixel values must be in [0, 255], and these floats do not exceed 1, so they seem scaled already.\n"
+            f"{name} must be in [0, 255], and these floats do not exceed 1, so they seem scaled already.\n"
             f"Received: values from {low} to {high}. Multiply by 255 first if they are in [0, 1]."
         )
 
 
+_TOP = 5
+
+
 def decode_predictions(
-    predictions: Tensor, top: int = 5, class_names: Sequence[str] | None = None
+    predictions: Tensor, top: int | None = None, class_names: Sequence[str] | None = None
 ) -> list[list[tuple[str, str, float]]]:
     """Names the best classes of each row of scores, by a model's own names or ImageNet's.
 
@@ -349,7 +322,7 @@ def decode_predictions(
 
     Args:
         predictions: `(B, K)` scores of any kind.
-        top: number of classes for each row, at most K.
+        top: number of classes for each row, at most K; by default 5, or K of fewer.
         class_names: K names in the order of the scores, as `model.class_names`, or a dict from 0, ..., K - 1 to the
             names. By default those of ImageNet-1k for K = 1,000, and of ImageNet-21k, in the order of Google's
             checkpoints, for K = 21,843.
@@ -359,7 +332,7 @@ def decode_predictions(
         are not changed, so logits stay logits; `classifier_activation="softmax"` gives probabilities.
 
     Raises:
-        TypeError: for names without an order, as a set.
+        TypeError: for names without an order, as a set, and for a model in their place.
         ValueError: for another shape, or scores that are not finite.
 
     Warns:
@@ -376,7 +349,7 @@ def decode_predictions(
             f"`predictions` must have shape {wanted}.\n"
             f"Received: shape {predictions.shape}. For your own classes pass `class_names=model.class_names`."
         )
-    check_positive_int("top", top)
+    top = min(_TOP, predictions.shape[1]) if top is None else check_positive_int("top", top)
     if top > predictions.shape[1]:
         raise ValueError(f"`top` must be at most the number of classes, {predictions.shape[1]}.\nReceived: top={top}.")
     if not np.isfinite(predictions).all():
@@ -397,11 +370,13 @@ def _in_order(names: Any) -> Sequence[str]:
     if isinstance(names, dict):
         by_number = {str(number): name for number, name in names.items()}
         names = [by_number.get(str(number)) for number in range(len(by_number))]
-    found: list[Any] = [None] if isinstance(names, (str, set, frozenset)) else list(names)
+    has_order = isinstance(names, Iterable) and not isinstance(names, (str, set, frozenset))
+    found: list[Any] = list(names) if has_order else [None]
     if not all(isinstance(name, str) for name in found):
         raise TypeError(
             "`class_names` must be a list of names in the order of the scores, or a dict from 0, ..., K - 1 to them.\n"
-            f"Received: class_names={names!r:.80}. A set has no order, and a dict from names to numbers is the reverse."
+            f"Received: class_names={names!r:.80}. A set has no order, a dict from names to "
+            "numbers is the reverse, and a model has them as `model.class_names`."
         )
     return found
 
@@ -433,7 +408,7 @@ def check_same_order(known: Sequence[str] | None, given: Sequence[str], argument
     repeats = (name for name, count in Counter(given).items() if count > max(usual[name], 1))
     if (name := next(repeats, None)) is not None:
         words = f"`{argument}` has {name!r} for several outputs, which answers then do not tell apart."
-        warnings.warn(words, UserWarning, stacklevel=3)
+        warnings.warn(words, stacklevel=3)
     if known is None or len(known) != len(given):
         return
     pairs = zip(given, known, strict=True)
@@ -442,8 +417,7 @@ def check_same_order(known: Sequence[str] | None, given: Sequence[str], argument
         raise ArgumentError(
             f"`{argument}` must be in the order of the model's outputs.\n"
             f"Received: {found[0]!r} where the model has {found[1]!r}. Leave `{argument}` out, or set "
-            "`model.class_names`.",
-            parameters=(argument,),
+            "`model.class_names`."
         )
 
 
@@ -456,11 +430,7 @@ def default_names(classes: int) -> tuple[str, ...]:
 
 @functools.cache
 def class_labels(classes: int) -> tuple[tuple[str, str], ...]:
-    """`(wordnet_id, name)` of each class in the order of the checkpoints.
-
-    Args:
-        classes: 1000 or 21843.
-    """
+    """`(wordnet_id, name)` of each of 1000 or 21843 classes, in the order of the checkpoints."""
     if classes not in LABEL_FILES:
         raise ValueError(f"`classes` must be one of {', '.join(map(str, LABEL_FILES))}.\nReceived: {classes!r}.")
     text = importlib.resources.files("keras_vit").joinpath("images", "labels", LABEL_FILES[classes]).read_text("utf-8")
@@ -475,14 +445,9 @@ def is_uint8(images: Any) -> bool:
 
 
 def scale_uint8(pixels: Tensor, record: Preprocessing) -> Tensor:
-    """What `preprocess_input(pixels, record)` gives, to the last bit, whatever compiles it.
+    """What `preprocess_input(pixels, record)` gives, float32, to the last bit, whatever compiles it.
 
-    Args:
-        pixels: uint8 `(B, H, W, C)`, a tensor of Keras' backend; C is the record's number of channels.
-        record: a `Preprocessing`.
-
-    Returns:
-        float32 `(B, H, W, C)`.
+    The pixels are uint8 `(B, H, W, C)`, a tensor of Keras' backend; C is the record's number of channels.
     """
     from keras import backend
 

@@ -9,10 +9,10 @@ from keras_vit.annotations import Pair
 from keras_vit.checks import as_sides, check_process, check_sides
 from keras_vit.files import FileKindError, expand_path
 from keras_vit.images.byte_ranges import PhotoLocation, photo_bytes
-from keras_vit.images.decode import decode_image, shrink_ratio
+from keras_vit.images.decode import PIXELS_VARIABLE, decode_image, shrink_ratio
 from keras_vit.images.headers import exif_orientation
 from keras_vit.images.pillow_formats import READABLE_KINDS, to_png
-from keras_vit.images.validation import decode_error
+from keras_vit.images.validation import decode_error, reading_error, reason_by_suffix
 from keras_vit.pages.formatting import printable
 
 
@@ -24,9 +24,9 @@ class ImageError(ValueError):
     """
 
     def __init__(self, path: object, reason: str) -> None:
-        super().__init__(
-            f"a photo must be a {READABLE_KINDS} that can be decoded.\nReceived: {printable(path)}: {reason}."
-        )
+        rule = f"a photo must be a {READABLE_KINDS} that can be decoded"
+        rule = "a photo must not be too large to be decoded" if PIXELS_VARIABLE in reason else rule
+        super().__init__(f"{rule}.\nReceived: {printable(path)}: {reason}.")
         self.reason = reason
 
 
@@ -75,12 +75,10 @@ def read_photo(place: PhotoLocation, channels: int = 3, least: Pair | None = Non
     """As `read_image`, of a file that is there or of a slice of a shard."""
     try:
         data = photo_bytes(place)
-    except FileKindError as error:
-        raise ImageError(place, error.reason) from None
     except FileNotFoundError:
         raise
-    except OSError as error:
-        raise ImageError(place, f"cannot be read: {error.strerror or error}") from None
+    except (OSError, FileKindError) as error:
+        raise ImageError(place, reading_error(str(place), error)) from None
     check_process()
     decoded, turn = [], exif_orientation(data)
 
@@ -90,5 +88,5 @@ def read_photo(place: PhotoLocation, channels: int = 3, least: Pair | None = Non
 
     reason = decode_error(data, decode)
     if reason is not None:
-        raise ImageError(place, reason)
+        raise ImageError(place, reason_by_suffix(str(place), reason))
     return decoded[0].numpy()

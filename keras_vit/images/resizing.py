@@ -94,7 +94,7 @@ def covering_size(old: Sequence[Tensor], record: Any, ops: Any) -> tuple[Tensor,
         return height, width
     if record.rounding == "big_vision":
         return _size_by_factor(old, (height, width), np if known else ops, larger)
-    divided = _round_divide if record.rounding == "timm" and height != width else _floor_divide
+    divided = _round_divide if record.rounding == "timm" and height != width else (lambda one, other, ops: one // other)
     return larger(height, divided(width * old[0], old[1], ops)), larger(width, divided(height * old[1], old[0], ops))
 
 
@@ -125,10 +125,6 @@ def _size_by_factor(
     lengths = [xp.round(cast(length) * factor) for length in old]
     whole = [int(length) for length in lengths] if xp is np else [xp.cast(length, "int32") for length in lengths]
     return tuple(larger(side, length) for side, length in zip(sides, whole, strict=True))
-
-
-def _floor_divide(dividend: Tensor, divisor: Tensor, ops: Any) -> Tensor:
-    return dividend // divisor
 
 
 def _round_divide(dividend: Tensor, divisor: Tensor, ops: Any) -> Tensor:

@@ -73,19 +73,12 @@ class BadImage:
 
 @dataclasses.dataclass(frozen=True)
 class ValidImage:
-    """A file that the pipeline will decode.
-
-    Args:
-        path: path of the file, or where the photo lies in a shard.
-        orientation: EXIF orientation, 1 to 8.
-        digest: equal for files of equal bytes.
-        needs_pillow: whether Pillow decodes it, as a WebP.
-    """
+    """A file that the pipeline will decode."""
 
     path: PhotoLocation
-    orientation: int
-    digest: bytes
-    needs_pillow: bool = False
+    orientation: int  # of EXIF, 1 to 8
+    digest: bytes  # equal for files of equal bytes
+    needs_pillow: bool = False  # as a WebP
 
 
 def check_images(
@@ -116,8 +109,7 @@ def check_images(
     if bad and on_bad_image == "raise":
         raise ArgumentError(
             f"every image must be a {READABLE_KINDS} that can be decoded.\n"
-            f'Received: {_summary(bad, place_of)}\n{_remedy(bad)} Or pass on_bad_image="skip" to leave them out.',
-            parameters=("on_bad_image",),
+            f'Received: {_summary(bad, place_of)}\n{_remedy(bad)} Or pass on_bad_image="skip" to leave them out.'
         )
     if bad:
         kinds = [
@@ -125,7 +117,7 @@ def check_images(
             for kind, (count, example) in _by_kind(bad).items()
         ]
         lines = [f"left out {_count_in_words(bad)}:", *kinds, _remedy(bad)]
-        warnings.warn("\n".join(lines), UserWarning, stacklevel=2)
+        warnings.warn("\n".join(lines), stacklevel=2)
     return found
 
 
@@ -140,14 +132,19 @@ def check_image(place: PhotoLocation) -> ValidImage | BadImage:
         if key not in _KNOWN:
             _KNOWN[key] = _read(place)
         return _KNOWN[key]
-    except FileNotFoundError:
-        return BadImage(path, missing_reason(path))
     except UnicodeEncodeError:
         return BadImage(ascii(path), "a file name that is not UTF-8")
-    except FileKindError as error:
-        return BadImage(path, error.reason)
-    except OSError as error:
-        return BadImage(path, f"cannot be read: {error.strerror or error}")
+    except (OSError, FileKindError) as error:
+        return BadImage(path, reading_error(path, error))
+
+
+def reading_error(path: str, error: Exception) -> str:
+    """The reason why the bytes of a photo cannot be read, in a few words."""
+    if isinstance(error, FileNotFoundError):
+        return missing_reason(path)
+    if isinstance(error, FileKindError):
+        return error.reason
+    return f"cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
 def mark_validated(images: Iterable[ValidImage]) -> None:
@@ -159,6 +156,11 @@ def mark_validated(images: Iterable[ValidImage]) -> None:
         _KNOWN.setdefault((image.path, *state), image)
 
 
+def forget_checks() -> None:
+    """Every photo is read again when it is checked next."""
+    _KNOWN.clear()
+
+
 def _state(place: PhotoLocation) -> tuple[int, int, int]:
     """Size in bytes and time of change of the file, and the limit of pixels."""
     status = os.stat(place.file if isinstance(place, ByteRange) else place)
@@ -168,23 +170,16 @@ def _state(place: PhotoLocation) -> tuple[int, int, int]:
 def decode_error(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
     """The reason why the bytes of a file cannot be decoded, in a few words; `None` for a good file.
 
-    Args:
-        data: the bytes.
-        decode: function that is called with them if the header is good; an `InvalidArgumentError` means damage.
+    `decode` is called with them if the header is good; an `InvalidArgumentError` means damage.
     """
     import tensorflow as tf
 
-    if pillow_format(data):
-        return _pillow_error(data, decode)
-    if reason := header_error(data):
-        return reason
     try:
-        pixels = _pixel_count(data)
-        if reason := size_error(pixels):
+        if not pillow_format(data) and (reason := header_error(data) or limits_error(data, _pixel_count(data))):
             return reason
-        if not respects_limits(data):
-            return parts_error(data)
         decode(data)
+    except PillowError as fault:
+        return str(fault)
     except tf.errors.InvalidArgumentError:
         return damage_error(data)
     return None
@@ -199,18 +194,12 @@ def header_error(data: bytes) -> str | None:
     return None if _is_complete(data) else damage_error(data)  # libjpeg would print about a truncated one
 
 
-def parts_error(data: bytes) -> str:
-    """The reason for a JPEG or PNG of too many scans, segments or chunks."""
+def limits_error(data: bytes, pixels: int) -> str | None:
+    """The reason for a JPEG or PNG of too many pixels, scans, segments or chunks; else `None`."""
+    if (reason := size_error(pixels)) or respects_limits(data):
+        return reason
     is_jpeg = data.startswith(JPEG_START)
     return f"more than {f'{MAX_SCANS} scans or {MAX_STEPS:,} segments' if is_jpeg else f'{MAX_STEPS:,} chunks'}"
-
-
-def _pillow_error(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
-    try:
-        decode(data)
-    except PillowError as fault:
-        return str(fault)
-    return None
 
 
 def _is_complete(data: bytes) -> bool:
@@ -307,12 +296,13 @@ def _remedy(bad: Sequence[BadImage]) -> str:
     missing = {reason for reason in reasons if reason.startswith(MISSING)}
     steps += ["Correct the paths of those that are missing; in a table they begin at its folder."] if missing else []
     if any(_NEEDS not in reason for reason in reasons - converted - locked - large - missing):
-        steps.append("Bring those that are damaged, or no photos, again, or remove them.")
+        steps.append("Copy damaged files again, and remove what is no photo.")
     return " ".join(steps)
 
 
 def _count_in_words(bad: Sequence[BadImage]) -> str:
-    return f"{len(bad):,} bad image{'s' * (len(bad) > 1)}"
+    kind = "path" if any(image.reason.startswith("a folder") for image in bad) else "bad image"
+    return f"{len(bad):,} {kind}{'s' * (len(bad) > 1)}"
 
 
 def _summary(bad: Sequence[BadImage], place_of: Mapping[str, str]) -> str:
@@ -326,11 +316,7 @@ def with_progress(
 ) -> Iterator[Any]:
     """Yields the same results; after a second, a terminal shows a progress bar with the time left.
 
-    Args:
-        results: an iterator.
-        total: number of results.
-        stderr: a copy of the descriptor of the standard error, if descriptor 2 itself is silent.
-        label: what is being done.
+    `stderr` is a copy of the descriptor of the standard error, if descriptor 2 itself is silent.
     """
     if not (sys.stderr and sys.stderr.isatty()):
         yield from results

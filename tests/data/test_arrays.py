@@ -58,6 +58,8 @@ def without(index):
 PAIR = (IMAGES, LABELS)
 REFUSED = {
     "label 3 of 3": (named(np.where(LABELS == 2, 3, LABELS)), r"labels(?s:.*)\[0, 3\)(?s:.*)from 0 to 3"),
+    "masked labels": ((IMAGES, np.ma.masked_equal(LABELS, 2)), "labels must not be masked(?s:.*)20 masked values"),
+    "masked images": ((np.ma.masked_equal(IMAGES, IMAGES[0, 0, 0, 0]), LABELS), "images must not be masked"),
     "negative label": (named(LABELS - 1), "from -1 to 1"),
     "fraction": (named(LABELS + 0.5), "from 0.5 to 2.5"),
     "one-hot too wide": (named(np.eye(4)[LABELS]), r"\(60, 4\)"),

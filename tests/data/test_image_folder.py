@@ -1,3 +1,4 @@
+import contextlib
 import os
 import re
 import shutil
@@ -96,9 +97,10 @@ def test_bad_files_among_odd_ones_are_named_with_their_reasons(tmp_path):
     (ash / "text.jpg").write_text("not a photo")
     (ash / "lost.jpg").symlink_to(tmp_path / "gone.jpg")
     os.mkfifo(ash / "pipe.jpg")
+    os.mkfifo(tmp_path / "elm")
     (ash / "zero.png").symlink_to("/dev/zero")
     (ash / os.fsdecode(b"x\xff.png")).write_bytes(encoded(picture(8, 8), "PNG"))
-    with pytest.warns(UserWarning, match="6 bad images"):
+    with pytest.warns(UserWarning, match="7 bad images"):
         source = open_source(tmp_path)
     assert sum(source.sizes.values()) == 18
     assert source.describe()["ignored_files"] == 0
@@ -109,6 +111,7 @@ def test_bad_files_among_odd_ones_are_named_with_their_reasons(tmp_path):
         "text.jpg": "not an image: text",
         "lost.jpg": "a link to nothing",
         "pipe.jpg": "a pipe, not a regular file",
+        "elm": "a pipe, not a regular file",  # in place of a class's folder
         "zero.png": "a device, not a regular file",
     }
     with pytest.raises(ValueError, match=r"cut.jpg: truncated JPEG(?s:.*)text.jpg: not an image"):
@@ -155,7 +158,7 @@ def test_file_in_two_given_splits_and_a_folder_next_to_them_are_warned_of(tmp_pa
 
 
 def test_folder_without_two_classes_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"at least two folders(?s:.*)0 class folder"):
+    with pytest.raises(ValueError, match=r"at least two folders(?s:.*)no class folder\. Put"):
         open_source(tmp_path)
     write_photos(tmp_path, classes=("ash",))
     with pytest.raises(ValueError, match=r"1 class folder\(s\) \['ash'\](?s:.*)5 image"):
@@ -227,6 +230,7 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
             folder = root / place / name
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "0-checkpoint.png").write_bytes(encoded(picture(seed=[number, len(place)]), "PNG"))
+    (root / "ash" / "._1.png").write_bytes(encoded(picture(), "PNG"))  # a photo all the same
     for name in ("._0.jpeg", ".DS_Store", "Thumbs.db", "desktop.ini"):
         (root / "ash" / name).write_bytes(b"x")
     (root / "loose.JPG").write_bytes(encoded(picture()))
@@ -241,7 +245,7 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     line = f"7 files not read, as the suffix is not that of a photo: {root}/ash/w.dat. Rename those that are photos"
     with (
         pytest.warns(UserWarning, match=re.escape(line)),
-        pytest.warns(UserWarning, match="24 hidden or system items with photos not read: .*/photos/#recycle, "),
+        pytest.warns(UserWarning, match="25 hidden or system items with photos not read: .*/photos/#recycle, "),
         pytest.warns(UserWarning, match=r"class folders \(1, as .*loose.JPG\); shards \(1, as .*birch/more.tar\)"),
     ):
         source = open_source(root)
@@ -251,12 +255,12 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     assert list_photos(root).notes == [
         f"1 shard not read, as photos lie in folders here: {root}/birch/more.tar",
         line,
-        f"24 hidden or system items with photos not read: {root}/#recycle, {root}/$RECYCLE.BIN, {root}/.AppleDouble",
+        f"25 hidden or system items with photos not read: {root}/#recycle, {root}/$RECYCLE.BIN, {root}/.AppleDouble",
     ]
     kinds = source.describe()["ignored_kinds"]
     assert kinds["photos in @eaDir"] == 2
     assert kinds["photos outside of the class folders"] == 1
-    assert kinds["other files"] == 17
+    assert kinds["other files"] == 18
     assert list(kinds) == sorted(kinds, key=lambda kind: (-kinds[kind], kind))  # not as the disk has them
 
 
@@ -267,9 +271,12 @@ def test_class_called_train_is_a_class_among_classes(tmp_path):
     write_photos(tmp_path / "b", classes=("bus", "car"), seed=1)
     assert open_source(tmp_path / "b").class_names == ("bus", "car", "train")
     write_photos(tmp_path / "c", classes=("dev", "bus", "car", "train", "plane"))  # several names of splits
-    assert len(open_source(tmp_path / "c").class_names) == 5
+    with pytest.warns(UserWarning, match="^dev, train count as classes, and have the names of splits"):
+        assert len(open_source(tmp_path / "c").class_names) == 5
     write_photos(tmp_path / "d" / "train", classes=("bus", "train"))
     write_photos(tmp_path / "d" / "test", classes=("bus", "train"), seed=1)
+    assert open_source(tmp_path / "d").sizes == {"train": 10, "test": 10}
+    (tmp_path / "d" / "test").rename(tmp_path / "d" / "testing")
     assert open_source(tmp_path / "d").sizes == {"train": 10, "test": 10}
     write_photos(tmp_path / "d", classes=("more",), seed=2)  # next to splits
     with (
@@ -341,7 +348,7 @@ def test_folder_that_cannot_be_listed_is_named_as_a_bad_image_is(tmp_path, forbi
     base = (tmp_path / place).parent
     write_photos(base)
     write_photos(tmp_path / place / "locked", classes=("x",), seed=1)
-    with pytest.warns(UserWarning, match=r"locked\nGrant the right"):
+    with pytest.warns(UserWarning, match=r"left out 1 path:(?s:.*)locked\nGrant the right"):
         source = open_source(tmp_path)
     assert [image.path for image in source.bad_images] == [str(tmp_path / place / "locked")]
     assert source.bad_images[0].reason == "a folder that cannot be listed: Permission denied"
@@ -405,15 +412,32 @@ def test_splits_without_train_are_no_classes(tmp_path, names):
         open_source(tmp_path)
     for number, name in enumerate(("bus", "car")):  # among classes they are some
         write_photos(tmp_path, classes=(name,), seed=7 + number)
-    assert len(open_source(tmp_path).class_names) == len(names) + 2
-    if len(names) < 2:
-        return
-    write_photos(tmp_path / "flat", classes=("val", "test"))
+    warns = (
+        pytest.warns(UserWarning, match="test, val count as classes") if "val" in names else contextlib.nullcontext()
+    )
+    with warns:
+        assert len(open_source(tmp_path).class_names) == len(names) + 2
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["val test", "val test photos", "train eval", "trn evaluation", "training_set test_set", "train2017 val2017"],
+)
+def test_photos_right_in_folders_of_splits_are_no_classes(tmp_path, names):
+    write_photos(tmp_path, classes=names.split(), each=2)
     with pytest.raises(ValueError, match=r"class folders in them(?s:.*)photos right in .*Put the photos of each class"):
-        open_source(tmp_path / "flat")
-    (tmp_path / "flat" / "val").rename(tmp_path / "flat" / "train")
-    with pytest.raises(ValueError, match=r"10 image file\(s\) lie right in train and test, not in class folders"):
-        open_source(tmp_path / "flat")
+        open_source(tmp_path)
+    shutil.rmtree(tmp_path / names.split()[1])  # one alone is a class next to another one
+    write_photos(tmp_path, classes=["cat"], each=2, seed=1)
+    assert len(open_source(tmp_path).class_names) == len(names.split())
+
+
+def test_flat_folders_of_train_and_test_are_named(tmp_path):
+    write_photos(tmp_path, classes=("train", "test"))
+    with pytest.raises(
+        ValueError, match=r"with no class folder; 10 image file\(s\) lie right in train and test, not in class folders"
+    ):
+        open_source(tmp_path)
 
 
 def test_folders_of_equal_folders_are_warned_of_as_splits(tmp_path):
@@ -421,11 +445,15 @@ def test_folders_of_equal_folders_are_warned_of_as_splits(tmp_path):
     write_photos(tmp_path / "test_set", seed=1)
     with pytest.warns(UserWarning, match="test_set, training_set count as classes, and have the same folders.*ash"):
         assert open_source(tmp_path).class_names == ("test_set", "training_set")
+    write_photos(tmp_path / "digits" / "trn", classes=("0", "1", "2"), each=2)
+    write_photos(tmp_path / "digits" / "tst", classes=("0", "1"), each=2, seed=1)
+    with pytest.warns(UserWarning, match="trn, tst count as classes, and have the same folders in them: 0, 1"):
+        open_source(tmp_path / "digits")
 
 
 def test_folder_without_classes_says_what_is_in_it(tmp_path):
     write_photos(tmp_path, classes=("flat",))
-    with pytest.raises(ValueError, match=r"0 class folder.*; 5 image file\(s\) lie outside(?s:.*)path and label"):
+    with pytest.raises(ValueError, match=r"no class folder; 5 image file\(s\) lie right in it(?s:.*)path and label"):
         open_source(tmp_path / "flat")
     write_photos(tmp_path / "zip" / "flowers")
     with pytest.raises(ValueError, match=r"in 'flowers', pass '.*zip/flowers'"):

@@ -1,6 +1,8 @@
 """Photos with masks: how they are found, what is refused before a step, and what augmentation does to both."""
 
+import os
 import re
+import zlib
 
 import numpy as np
 import pytest
@@ -39,12 +41,55 @@ def test_folder_of_equal_stems_gives_classes_and_their_pixels(folder):
     numbers = [path.rpartition("/")[2].removesuffix(".png") for path in whole.paths]
     counted = [[(mask_of(folder, number) == place).sum() for place in range(3)] for number in numbers]
     np.testing.assert_array_equal(whole.counts, counted)
-    np.testing.assert_array_equal(whole.mask(4), mask_of(folder, numbers[4]))
+    np.testing.assert_array_equal(whole.target(4), mask_of(folder, numbers[4]))
     train = source.split("train").counts.sum(0)
     np.testing.assert_allclose(class_shares(source), train / train.sum())
     assert source.subset(5, order="random").split("train").counts.shape == (5, 3)
     apart = open_source(folder / "images", targets=MaskTargets(str(folder / "masks")))
     assert apart.split("test").paths == source.split("test").paths
+
+
+def test_folder_that_cannot_be_listed_is_refused(small, monkeypatch):
+    """Of both sides alike no pair would be missed."""
+    scandir = os.scandir
+
+    def listed(path="."):
+        if str(path).endswith("locked"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    for name in ("images", "masks"):
+        (small / name / "locked").mkdir()
+    with pytest.raises(ValueError, match=r"must be readable(?s:.*)locked"):
+        open_source(small, targets=MaskTargets())
+
+
+def test_pictures_that_are_no_pairs_are_named(small):
+    for name in ("images/9.jpg.1", "images/more.zip", "masks/9.png.1"):
+        (small / name).touch()
+    (small / "images" / "list.txt").touch()
+    (small / "annotations").mkdir()
+    save(small / "annotations" / "1.png", np.zeros((4, 4), "uint8"))
+    with (
+        pytest.warns(UserWarning, match=r"2 files not read, as the suffix is not that of a photo: .*images/9\.jpg\.1"),
+        pytest.warns(UserWarning, match=r"1 file not read, as the suffix is not that of a photo: .*masks/9\.png\.1"),
+        pytest.warns(UserWarning, match=r"pictures in other folders left out: .*annotations\."),
+    ):
+        open_source(small, targets=MaskTargets())
+
+
+def test_masks_that_are_turned_and_photos_with_masks_that_may_be_are_named(small):
+    turned = Image.Exif()
+    turned[0x0112] = 3
+    for name, words in (
+        ("images", r"1 photo\(s\) are turned upright .* taken to be upright already: .*images/1\.png"),
+        ("masks", r"1 mask\(s\) have an EXIF orientation, which is not applied to masks: .*masks/1\.png"),
+    ):
+        with Image.open(small / name / "1.png") as file:
+            file.save(small / name / "1.png", exif=turned)
+        with pytest.warns(UserWarning, match=words):
+            open_source(small, targets=MaskTargets())
 
 
 def test_table_and_folders_of_splits_name_the_split(small):
@@ -53,7 +98,7 @@ def test_table_and_folders_of_splits_name_the_split(small):
     table.write_text("\n".join(["path,mask,split", *rows]))
     source = open_source(table, targets=MaskTargets())
     assert source.sizes == {"train": 1, "validation": 2}
-    assert source.split("train").mask(0).shape == (40, 56)
+    assert source.split("train").target(0).shape == (40, 56)
     for name in ("images", "masks"):
         for split, numbers in (("training", (0, 1)), ("validation", (2, 3))):
             (small / name / split).mkdir()
@@ -104,6 +149,18 @@ def _no_picture(folder):
     (folder / "masks" / "1.png").write_bytes(b"none")
 
 
+def _pipe(folder):
+    (folder / "masks" / "1.png").unlink()
+    os.mkfifo(folder / "masks" / "1.png")
+
+
+def _huge(folder):
+    place = folder / "masks" / "1.png"
+    head = b"IHDR" + (50_000).to_bytes(4, "big") * 2 + b"\x08\0\0\0\0"
+    rest = place.read_bytes()[33:]
+    place.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\r" + head + zlib.crc32(head).to_bytes(4, "big") + rest)
+
+
 NAMES = ("ground", "red", "blue")
 WHITE = lambda folder: _every(folder, lambda mask: np.where(mask == 1, 255, 0).astype("uint8"))  # noqa: E731
 IGNORED = lambda folder: _every(folder, lambda mask: np.full_like(mask, 255))  # noqa: E731
@@ -124,6 +181,8 @@ NOTHING = lambda folder: None  # noqa: E731
         (BINARY, {"rule": "ade20k"}, ["the class 0 alone", "The rule 'ade20k'"]),
         (_lossy, {}, ["without loss", "1.jpg"]),
         (_no_picture, {}, ["must be a picture", "1.png"]),
+        (_pipe, {}, ["must be a picture", "1.png: a pipe"]),
+        (_huge, {}, ["must be a picture", "1.png: ", "decompression bomb"]),
         (NOTHING, {"ignore_class": 1}, ["must not be that of a class", "ignore_class=1"]),
         (NOTHING, {"masks": "voc"}, ["the layout voc has the folders", "without JPEGImages"]),
         (NOTHING, {"masks": "gone"}, ["`masks` must be a folder", "gone"]),
@@ -144,6 +203,15 @@ def test_one_mask_of_nothing_and_classes_never_there_are_warned_of(small):
     save_palette(small / "masks" / "1.png", np.ones((56, 40), "uint8"))
     with pytest.warns(UserWarning, match="no mask of squares has 1 of 4 classes: sky"):
         open_source(small, targets=MaskTargets(class_names=(*NAMES, "sky")))
+
+
+def test_level_of_two_colors_in_palettes_is_named_with_two_files(small):
+    image = Image.fromarray(np.ones((56, 40), "uint8"), "P")
+    image.putpalette([0, 0, 0, 0, 255, 0])
+    image.save(small / "masks" / "1.png")
+    words = r"1 is the colour \(254, 7, 0\) in .*0\.png and \(0, 255, 0\) in .*1\.png"
+    with pytest.warns(UserWarning, match=f"{words}|{r'1 is the colour .0, 255, 0. in .*1.png and .254, 7, 0. in'}"):
+        open_source(small, targets=MaskTargets())
 
 
 def test_data_without_masks_are_refused(small):
@@ -191,7 +259,9 @@ def test_known_layouts(tmp_path):
             source = open_source(folder, targets=MaskTargets(layout))
         assert source.sizes == {"train": 1, "validation": 1}
         assert len(source.class_names) == names
-        np.testing.assert_array_equal(source.split("train").mask(0)[levels == levels], np.array(wanted)[levels].ravel())
+        np.testing.assert_array_equal(
+            source.split("train").target(0)[levels == levels], np.array(wanted)[levels].ravel()
+        )
     (voc / "SegmentationClass" / "b.png").unlink()
     with pytest.raises(ValueError, match=r"1 files that are not there, as .*b\.png"):
         open_source(voc, targets=MaskTargets("voc"))
@@ -224,7 +294,7 @@ def test_mask_moves_with_its_photo_and_a_step_decides_both(folder):
 def test_evaluation_resizes_the_photo_and_takes_the_nearest_label(folder):
     source = open_source(folder, targets=MaskTargets())
     _, masks = next(iter(load_dataset(source, "test", batch_size=3, preprocessing=RULE)))
-    for mask, found in zip((source.split("test").mask(number) for number in range(3)), masks.numpy(), strict=True):
+    for mask, found in zip((source.split("test").target(number) for number in range(3)), masks.numpy(), strict=True):
         rows, columns = (np.floor((np.arange(48) + 0.5) * side / 48).astype(int) for side in mask.shape)
         np.testing.assert_array_equal(found, mask[np.ix_(rows, columns)])
 

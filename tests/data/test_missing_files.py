@@ -12,6 +12,7 @@ import keras_vit
 from keras_vit.data import load_dataset, open_source
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.evaluation import image_features
+from keras_vit.images.byte_ranges import photo_bytes
 from keras_vit.images.preprocessing import Preprocessing
 
 
@@ -47,6 +48,24 @@ def test_pass_names_the_photo(source, how, reason):
     rule = "a photo must stay as it was"
     with pytest.raises(tf.errors.OpError, match=f"{rule}.\nReceived: {split.paths[5]}: {reason}"):
         list(batches)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_photo_that_is_damaged_at_the_same_size_and_time_is_named(source, tmp_path, packed):
+    if packed:
+        keras_vit.pack(source, tmp_path / "shards", format="tfrecord")
+        source = open_source(tmp_path / "shards")
+    place = next(each for each in source.split("train").paths if photo_bytes(each).startswith(b"\x89PNG"))
+    data, path = photo_bytes(place), Path(place.file if packed else place)
+    status = path.stat()
+    path.write_bytes(path.read_bytes().replace(data[200:300], bytes(100)))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    advice = "remove the index .keras_vit_index.npz in its folder first" if packed else "open the data set again.$"
+    with (
+        pytest.raises(ValueError, match=f"1 that can no longer be read: {place}: damaged .*{advice}"),
+        report_missing_files(source.split("train")),
+    ):
+        list(load_dataset(source, "train", batch_size=4, preprocessing=Preprocessing(image_size=(8, 8))))
 
 
 def test_evaluation_and_features_name_the_photo(source, tmp_path):

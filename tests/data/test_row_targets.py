@@ -202,11 +202,11 @@ def test_subset_of_numbers_is_random_and_not_balanced(photos):
 NUMBERS = {
     "text": (["0.png,1", "1.png,cheap"], "must be a number", "line 3 .*column 'a': 'cheap'"),
     "underscore": (["0.png,1", "1.png,1_000"], "must be a number", "line 3 .*'1_000'"),
-    "comma": (["0.png,1", '1.png,"3,5"'], "must be a number", "line 3 .*'3,5'. Write a point"),
+    "comma": (["0.png,1", '1.png,"3,5"'], "must be a number", "line 3 .*'3,5'. Write numbers with a point"),
     "empty": (["0.png,1", "1.png,"], "must have its a", "line 3 .*'a': ''"),
     "nan": (["0.png,nan", "1.png,2"], "must be a finite number", "line 2 .*column 'a': 'nan'"),
     "infinity": (["0.png,1", "1.png,1e39"], "must be a finite number", "line 3 .*'1e39'"),
-    "twice": (["0.png,1", "0.png,2"], "must have one a", "'1' on line 2 and '2' on line 3"),
+    "twice": (["0.png,1", "0.png,2"], "must have one value of 'a'", "'1' on line 2 and '2' on line 3"),
 }
 
 
@@ -307,6 +307,15 @@ def test_constant_target_is_refused_and_constant_label_warned_of(photos):
     none = open_labels(table(photos, "path,a", [f"{n}.png,0" for n in range(20)]))
     with pytest.raises(ValueError, match="where none of the 16 images of train has one"):
         warn_of_constant_labels(none)
+
+
+@pytest.mark.parametrize("opens", [open_labels, open_numbers])
+def test_further_number_of_one_photo_of_a_tar_is_named(photos, opens):
+    members = [(f"{n}.png", (photos / f"{n}.png").read_bytes()) for n in range(3)]
+    members += [(f"{n}.json", json.dumps({"a": n % 2} | ({"b": 1} if n == 2 else {})).encode()) for n in range(3)]
+    path = write_tar(photos / "tars" / "all.tar", members)
+    with pytest.raises(ValueError, match=r"same columns(.|\n)*'2.json' of .*all.tar, column 'b': 1, where member '0"):
+        opens(path)
 
 
 @pytest.mark.parametrize("opens", [open_labels, open_numbers])

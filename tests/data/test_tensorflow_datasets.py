@@ -41,8 +41,8 @@ def prepared(tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize("shard", [(0, 1), (1, 2)])
-@pytest.mark.parametrize("start_step", [1, 5, 9, 30])  # in the first epoch of 37 examples, at its end, and far beyond
+# In the first epoch of 37 examples, at its end, and far beyond.
+@pytest.mark.parametrize(("start_step", "shard"), [(1, (0, 1)), (5, (1, 2)), (9, (0, 1)), (30, (1, 2))])
 def test_start_step_is_a_skip(prepared, start_step, shard):
     source = open_source(prepared.data_path)
     arguments = {"batch_size": 4, "preprocessing": SCALE, "training": True, "seed": 2, "shard": shard}
@@ -126,10 +126,13 @@ def test_augmented_training_is_repeatable(prepared):
         ("cifar10", "download=True"),
         ("vtab/caltech101", r"'vtab/caltech101'(?s:.*)download=True"),
         ("cifar_10", "Did you mean 'cifar10'"),
+        ("bilder", r"'bilder', and there is no such file, folder or data set\.$"),
+        ("pics/bilder", r"'pics/bilder', and there is no such file, folder or data set\.$"),
     ],
 )
 def test_set_that_is_not_prepared_is_refused_at_once(tmp_path, monkeypatch, name, words):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # a folder called nearly so would be suggested
     with pytest.raises(ValueError, match=words):
         open_source(name)
 

@@ -1,4 +1,4 @@
-"""Random changes of a photo and its mask together: scale and crop, flip, and colours of the photo alone.
+"""Random changes of a photo and its map together: scale and crop, flip, and colours of the photo alone.
 
 Source: mmsegmentation's pipeline of ADE20K (`RandomResize`, `RandomCrop`, `RandomFlip`, `PhotoMetricDistortion`), which
 DINOv2's and DINOv3's linear heads are trained with.
@@ -23,22 +23,22 @@ def augment_with_mask(
     record: Augmentation,
     image_size: Pair,
     seed: Tensor,
-    ignore_class: int,
+    ignore_class: float,
     fill: Sequence[float] = (0.0,),
 ) -> tuple[Tensor, Tensor]:
-    """Changes a training image and its mask at random.
+    """Changes a training image and its mask or depths at random.
 
     Args:
         pixels: `(H, W, C)` tensor in [0, 255].
-        mask: int32 `(H, W)`.
+        mask: int32 `(H, W)` labels, or float32 depths.
         record: `Augmentation` with a crop of `MASK_CROPS`, which changes neither by other means.
         image_size: `(H, W)` of the result, ints.
         seed: `(2,)` integer tensor, different for every image and epoch.
-        ignore_class: label of pixels that do not count, which padding gets.
+        ignore_class: value of pixels that do not count, which padding gets.
         fill: grey levels of padding, one or C.
 
     Returns:
-        float32 `image_size + (C,)` in [0, 255], and int32 `image_size`.
+        float32 `image_size + (C,)` in [0, 255], and the map, `image_size`, of its type.
     """
     import tensorflow as tf
 
@@ -57,7 +57,7 @@ def augment_with_mask(
 
 
 def resize_mask(mask: Tensor, size: Sequence[Tensor]) -> Tensor:
-    """int32 `size`: the label of the nearest pixel."""
+    """`size`: the label or depth of the nearest pixel."""
     import tensorflow as tf
 
     return tf.image.resize(mask[..., None], size, "nearest")[..., 0]
@@ -69,7 +69,7 @@ def scale_crop(
     record: Augmentation,
     image_size: Pair,
     seed: Tensor,
-    ignore_class: int = -1,
+    ignore_class: float = -1,
     fill: Sequence[float] = (0.0,),
 ) -> tuple[Tensor, Tensor]:
     """A window of an image that was resized by a random ratio and keeps its aspect.
@@ -78,17 +78,7 @@ def scale_crop(
     until at most `record.most_of_one_class` of its pixels that count are of one class. Where the image ends it is
     padded, at the bottom and right.
 
-    Args:
-        pixels: `(H, W, C)`.
-        mask: int32 `(H, W)`, or `None`: then the window is drawn once.
-        record: `Augmentation`.
-        image_size: `(H, W)` of the result.
-        seed: `(2,)` integer tensor.
-        ignore_class: label of pixels that do not count.
-        fill: grey levels of padding, one or C.
-
-    Returns:
-        float32 `image_size + (C,)` in [0, 255], and int32 `image_size`.
+    Arguments and results are those of `augment_with_mask`. Of depths, and with no mask, the window is drawn once.
     """
     import tensorflow as tf
 
@@ -113,7 +103,7 @@ def scale_crop(
         return tf.cast(most, tf.float32) <= record.most_of_one_class * tf.cast(all_, tf.float32) - 0.5 / 2**20
 
     draw, start = tf.constant(0), corner(tf.constant(0))
-    if mask is not None and record.most_of_one_class < 1:
+    if mask is not None and labels.dtype.is_integer and record.most_of_one_class < 1:
         draw, start = tf.while_loop(
             lambda draw, start: (draw < _DRAWS) & ~is_mixed(start),
             lambda draw, start: (draw + 1, corner(draw + 1)),
@@ -130,9 +120,7 @@ def scale_crop(
 def distort_colors(levels: Tensor, seed: Tensor) -> Tensor:
     """Brightness, contrast, saturation and hue changed at random, each with probability 0.5; contrast first or last.
 
-    Args:
-        levels: float32 `(H, W, C)` in [0, 255]; of other than 3 channels colours stay.
-        seed: `(2,)` integer tensor.
+    Levels are float32 `(H, W, C)` in [0, 255]; of other than 3 channels colours stay.
     """
     import tensorflow as tf
 

@@ -23,13 +23,8 @@ _RADIANS = 3.141592653589793 / 180
 def randaugment(image: Tensor, record: Augmentation, seed: Tensor) -> Tensor:
     """The image after some operations, which are drawn with replacement and applied in sequence.
 
-    Args:
-        image: `(H, W, C)` floats in [0, 255], of 1 or 3 channels; they are rounded to grey levels first.
-        record: `Augmentation`, for `randaugment_layers` and `randaugment_magnitude`.
-        seed: `(2,)` integer tensor.
-
-    Returns:
-        float32 `(H, W, C)`, whole numbers in [0, 255].
+    It is `(H, W, C)` in [0, 255], of 1 or 3 channels, and rounded to grey levels first. The result is float32, of whole
+    numbers.
     """
     import tensorflow as tf
 

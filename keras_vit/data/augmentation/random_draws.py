@@ -3,13 +3,8 @@
 from keras_vit.annotations import Tensor
 
 
-def fold_seed(seed: Tensor, place: int) -> Tensor:
-    """The seed of one of the draws for an image or batch.
-
-    Args:
-        seed: `(2,)` integer tensor.
-        place: number of the draw, different for every draw from the same `seed`.
-    """
+def fold_seed(seed: Tensor, place: Tensor) -> Tensor:
+    """The seed `(2,)` of one of the draws for an image or batch; `place` differs for every draw from the same seed."""
     import tensorflow as tf
 
     return tf.random.fold_in(tf.convert_to_tensor(seed), place)
@@ -29,7 +24,7 @@ def integer(seed: Tensor, place: int, limit: Tensor) -> Tensor:
     return tf.random.stateless_uniform((), fold_seed(seed, place), 0, limit, tf.int32)
 
 
-def coin(seed: Tensor, place: int, probability: float = 0.5) -> Tensor:
+def coin(seed: Tensor, place: int, probability: Tensor = 0.5) -> Tensor:
     """A boolean draw that is true with this probability."""
     return uniform(seed, place) < probability
 

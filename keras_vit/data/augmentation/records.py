@@ -5,15 +5,57 @@ Sources: official code `input_pipeline.py` (crop, flip); AugReg (arXiv:2106.1027
 """
 
 import dataclasses
-import math
+import sys
 import types
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
 
-from keras_vit.checks import check_choice, check_flag, check_int, check_number
+from keras_vit.checks import Count, NonNegative, check_choice, check_number, one_of, validate
 
 CROPS = ("inception", "resize_crop", "resmall_crop", "scale_crop", "none")
 MASK_CROPS = ("scale_crop", "none")  # that a mask can follow
 MOST_MAGNITUDE = 30  # RandAugment (arXiv:1909.13719) searches 0..30
+_Record = TypeVar("_Record")
+
+
+def at_most(limit: float) -> Callable[[str, Any], float]:
+    """A check of a number from 0 to a limit."""
+
+    def check(name: str, value: Any) -> float:
+        if not 0 <= check_number(name, value) <= limit:
+            raise ValueError(f"`{name}` must be from 0 to {limit}.\nReceived: {name}={value}.")
+        return value
+
+    return check
+
+
+def check_numbers(name: str, values: Any, length: int) -> tuple[float, ...]:
+    """So many numbers, as floats."""
+    if not isinstance(values, (tuple, list)) or len(values) != length:
+        raise TypeError(f"`{name}` must be {length} numbers.\nReceived: {name}={values!r}.")
+    return tuple(float(check_number(name, value)) for value in values)
+
+
+def _rising(most: float, what: str) -> Callable[[str, Any], tuple[float, ...]]:
+    """A check of two numbers above 0 and up to `most`, the smaller first."""
+
+    def check(name: str, values: Any) -> tuple[float, ...]:
+        low, high = check_numbers(name, values, 2)
+        if not 0 < low <= high <= most:
+            raise ValueError(f"`{name}` must be the smallest and the largest {what}.\nReceived: {name}={(low, high)}.")
+        return low, high
+
+    return check
+
+
+check_area = _rising(1, "part of an image, in (0, 1]")
+
+
+def _check_affine(name: str, values: Any) -> tuple[float, ...]:
+    limits = (0.999, 0.5, 0.999)
+    return tuple(
+        at_most(limit)(name, value) for value, limit in zip(check_numbers(name, values, 3), limits, strict=True)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,41 +97,22 @@ class Augmentation:
         ValueError: for a value out of range.
     """
 
-    crop: str = "inception"
-    crop_area: tuple[float, float] = (0.05, 1.0)
-    affine: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    crop: Annotated[str, one_of(CROPS)] = "inception"
+    crop_area: Annotated[tuple[float, float], check_area] = (0.05, 1.0)
+    affine: Annotated[tuple[float, float, float], _check_affine] = (0.0, 0.0, 0.0)
     flip: bool = True
-    randaugment_layers: int = 0
-    randaugment_magnitude: float = 0.0
-    mixup_alpha: float = 0.0
-    cutmix_alpha: float = 0.0
-    erasing_probability: float = 0.0
+    randaugment_layers: Count = 0
+    randaugment_magnitude: Annotated[float, at_most(MOST_MAGNITUDE)] = 0.0
+    mixup_alpha: NonNegative = 0.0
+    cutmix_alpha: NonNegative = 0.0
+    erasing_probability: Annotated[float, at_most(1)] = 0.0
     whole_levels: bool = False
-    scale: tuple[float, float] = (0.5, 2.0)
-    most_of_one_class: float = 0.75
+    scale: Annotated[tuple[float, float], _rising(sys.float_info.max, "ratio, above 0")] = (0.5, 2.0)
+    most_of_one_class: Annotated[float, at_most(1)] = 0.75
     colors: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("crop", self.crop, CROPS)
-        check_flag("flip", self.flip)
-        check_flag("colors", self.colors)
-        for field, length in (("crop_area", 2), ("affine", 3), ("scale", 2)):
-            object.__setattr__(self, field, _numbers(field, getattr(self, field), length))
-        if not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
-            raise ValueError(
-                "`crop_area` must be the smallest and the largest part of an image, in (0, 1].\n"
-                f"Received: crop_area={self.crop_area}."
-            )
-        _check_scale(self.scale)
-        _check_range("most_of_one_class", self.most_of_one_class, 1)
-        for value, limit in zip(self.affine, (0.999, 0.5, 0.999), strict=True):
-            _check_range("affine", value, limit)
-        object.__setattr__(self, "randaugment_layers", _check_layers(self.randaugment_layers))
-        _check_range("randaugment_magnitude", self.randaugment_magnitude, MOST_MAGNITUDE)
-        _check_range("erasing_probability", self.erasing_probability, 1)
-        for field in ("mixup_alpha", "cutmix_alpha"):
-            _check_range(field, getattr(self, field), math.inf)
-        check_flag("whole_levels", self.whole_levels)
+        validate(self)
         if self.whole_levels and self.mixup_alpha:
             raise ValueError(
                 "MixUp adds parts of two images, whose levels are not whole.\n"
@@ -108,64 +131,33 @@ class Augmentation:
         return self.mixup_alpha > 0 or self.cutmix_alpha > 0
 
     def gives_whole(self, whole: bool) -> bool:
-        """Whether all grey levels of `augment_image` are whole numbers.
-
-        Args:
-            whole: whether those of images resized by the crop `"none"` are.
-        """
+        """Whether all grey levels of `augment_image` are whole, if those of images resized by the crop "none" are."""
         keeps = whole and self.crop == "none" and not any(self.affine) and not self.colors
         return self.whole_levels or self.randaugment_layers > 0 or keeps
 
 
 def find_augmentation(name_or_record: Augmentation | str | None) -> Augmentation:
-    """The record of a name in `AUGMENTATIONS`; a record is returned unchanged, and `None` is `"none"`.
+    """As `find_record` in `AUGMENTATIONS`; `None` is `"none"`."""
+    return find_record("augmentation", "none" if name_or_record is None else name_or_record, AUGMENTATIONS)
+
+
+def find_record(argument: str, name_or_record: _Record | str, records: Mapping[str, _Record]) -> _Record:
+    """The record of a name; a record is returned unchanged.
 
     Raises:
         TypeError: for anything but a name or a record.
         ValueError: for an unknown name; the message has the nearest one.
     """
-    if isinstance(name_or_record, Augmentation):
+    kind = type(next(iter(records.values())))
+    if isinstance(name_or_record, kind):
         return name_or_record
-    if name_or_record is None:
-        return AUGMENTATIONS["none"]
     if not isinstance(name_or_record, str):
         raise TypeError(
-            "an augmentation must be a name or an `Augmentation` record.\n"
+            f"`{argument}` must be a name or a record, of `{kind.__name__}`.\n"
             f"Received: {name_or_record!r} of type {type(name_or_record).__name__}."
         )
-    check_choice("augmentation", name_or_record, tuple(AUGMENTATIONS))
-    return AUGMENTATIONS[name_or_record]
-
-
-def _check_scale(scale: tuple[float, ...]) -> None:
-    if not 0 < scale[0] <= scale[1] < math.inf:
-        raise ValueError(
-            f"`scale` must be the smallest and the largest ratio, above 0.\nReceived: scale={tuple(scale)}."
-        )
-
-
-def _numbers(field: str, values: Any, length: int) -> tuple[float, ...]:
-    if not isinstance(values, (tuple, list)) or len(values) != length:
-        raise TypeError(f"`{field}` must be {length} numbers.\nReceived: {field}={values!r}.")
-    for value in values:
-        check_number(field, value)
-    return tuple(float(value) for value in values)
-
-
-def _check_layers(layers: int) -> int:
-    layers = check_int("randaugment_layers", layers, -math.inf)
-    if layers < 0:
-        raise ValueError(
-            f"`randaugment_layers` must be at least 0, which is no RandAugment.\nReceived: randaugment_layers={layers}."
-        )
-    return layers
-
-
-def _check_range(field: str, value: float, limit: float) -> None:
-    check_number(field, value)
-    if not 0 <= value <= limit or value == math.inf:
-        bound = f"from 0 to {limit}" if limit < math.inf else "finite and not negative"
-        raise ValueError(f"`{field}` must be {bound}.\nReceived: {field}={value}.")
+    check_choice(argument, name_or_record, tuple(records))
+    return records[name_or_record]
 
 
 def _level(layers: int, magnitude: float, mixup: float) -> Augmentation:
@@ -181,6 +173,7 @@ AUGMENTATIONS = types.MappingProxyType(
         "resize_crop": Augmentation(crop="resize_crop"),  # big_vision transfer; BiT rule; VTAB
         "resmall_crop": Augmentation(crop="resmall_crop"),
         "segmentation": Augmentation(crop="scale_crop", colors=True),  # mmsegmentation, DINOv2 and DINOv3 on ADE20K
+        "depth": Augmentation(crop="scale_crop", scale=(1.0, 1.0), colors=True),  # what is enlarged looks nearer
         "augreg-none": _level(0, 0, 0.0),
         "augreg-light1": _level(2, 0, 0.0),
         "augreg-light2": _level(2, 10, 0.2),

@@ -118,15 +118,9 @@ def crop_window(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The window of an image that `augment_image` uses with the same record and seed, so that only it is decoded.
 
-    Args:
-        height: H of the whole image in pixels, int or scalar tensor.
-        width: W.
-        record: `Augmentation`.
-        seed: `(2,)` integer tensor.
-
     Returns:
         `(y, x, h, w)`, int32 scalars, in the order of `tf.io.decode_and_crop_jpeg`. The random window for
-        `"inception"`; the whole image for other crops, which cut after the resize.
+        `"inception"`; the whole image of H and W for other crops, which cut after the resize.
 
     Source: official code, `input_pipeline.py`: area 0.05 to 1, aspect 0.75 to 1.33, anywhere.
     """
@@ -158,26 +152,13 @@ def crop_and_resize(pixels: Tensor, record: Augmentation, image_size: Pair, seed
         y, x, h, w = crop_window(height, width, record, seed)
         pixels = pixels[y : y + h, x : x + w]
     if record.crop in ("inception", "none"):
-        return _resize(pixels, image_size)
+        return tf.image.resize(pixels, image_size)
     large: Sequence[Tensor] = [round(side * ENLARGED) for side in image_size]
-    if record.crop == "resmall_crop":
-        large = _covering_size(height, width, large)
-    pixels = _resize(pixels, large)
+    if record.crop == "resmall_crop":  # covers that size, and rounds as "crop" does in evaluation
+        large = [tf.maximum(large[0], large[1] * height // width), tf.maximum(large[1], large[0] * width // height)]
+    pixels = tf.image.resize(pixels, tf.stack(large))
     corner = [integer(seed, place, large[axis] - image_size[axis] + 1) for axis, place in enumerate((_ROW, _COLUMN))]
     return tf.slice(pixels, [*corner, 0], [*image_size, pixels.shape[-1]])
-
-
-def _resize(pixels: Tensor, size: Sequence[Tensor]) -> Tensor:
-    import tensorflow as tf
-
-    return tf.image.resize(pixels, tf.stack(size), "bilinear", antialias=False)
-
-
-def _covering_size(height: Tensor, width: Tensor, size: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The smallest size that covers `size` and keeps the aspect, rounded as `"crop"` rounds in evaluation."""
-    import tensorflow as tf
-
-    return tf.maximum(size[0], size[1] * height // width), tf.maximum(size[1], size[0] * width // height)
 
 
 def augment_batch(images: Tensor, one_hot: Tensor, record: Augmentation, seed: Tensor) -> tuple[Tensor, ...]:

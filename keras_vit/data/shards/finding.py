@@ -25,7 +25,8 @@ from keras_vit.images.photo_files import (
 )
 from keras_vit.pages.formatting import plural, printable
 
-_PART = re.compile(r"(.*)-(\d+)-of-(\d+)(.*)", re.ASCII)
+_PART = re.compile(r"(.*[-_])(\d+)([-_]of[-_])(\d+)(.*)", re.ASCII)
+_PADDED = re.compile(r"(.*?)(\d{3,18})(\.[^/]*)", re.ASCII)  # as train-00000.tar
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}", re.ASCII)
 
 
@@ -100,7 +101,7 @@ def _each_once(files: list[Path], splits: list[str] | None) -> list[Path]:
     if again:
         file, first = again[0]
         words = f"{plural(len(again), 'shard')} not read again, as no photo counts twice: {printable(file)}, which is"
-        warnings.warn(f"{words} {printable(first)}.", UserWarning, stacklevel=3)
+        warnings.warn(f"{words} {printable(first)}.", stacklevel=3)
     return sorted(known.values())
 
 
@@ -152,16 +153,15 @@ def _shards_in_folder(path: Path) -> list[Path]:
     named = f"{plural(len(others), 'shard')} in other folders, as {others[0]}" if others else ""
     pattern = f"a pattern for all of them, as '{path}/**/*{shards[0].suffix}'"
     if others and is_download:
-        warnings.warn(f"left out {printable(named)}. Pass their folder, or {pattern}.", UserWarning, stacklevel=3)
+        warnings.warn(f"left out {printable(named)}. Pass their folder, or {pattern}.", stacklevel=3)
     elif others:
         rule = "all shards of a folder must lie in it or in its folders of splits"
         found_words = f"with {shards[0].name}, and {named}"
         raise ShardError(rule, path, found_words, f"Pass {pattern}, or move the others away.")
     if not is_download and (missing := _missing_parts(shards)):
-        words = (
-            f"{plural(len(missing), 'shard')} missing by the names of the others: {printable(', '.join(missing[:5]))}."
-        )
-        warnings.warn(f"{words} Bring them, or go on without their photos.", UserWarning, stacklevel=3)
+        words = f"{plural(len(missing), 'shard')} missing, as the names of the others say"
+        names = printable(", ".join(missing[:5]))
+        warnings.warn(f"{words}: {names}. Bring them, or go on without their photos.", stacklevel=3)
     loose = [file for file in loose_photos(path) if is_photo(os.path.basename(file)) or os.path.exists(file)]
     unread = {entry.path for entry in entries if not os.path.isdir(entry.path)} | {*passed.others}
     unread = {file for file in unread - {*loose} if is_like_a_shard(os.path.basename(file))}
@@ -170,23 +170,34 @@ def _shards_in_folder(path: Path) -> list[Path]:
         unread = {file for file in unread if not is_within(file, str(path / "data"))}
     if unread:
         words = f"{plural(len(unread), 'file')} not read, as the name is not that of a shard: {printable(min(unread))}."
-        warnings.warn(f"{words} Finish a download, rename a shard, or move it away.", UserWarning, stacklevel=3)
+        warnings.warn(f"{words} Finish a download, rename a shard, or move it away.", stacklevel=3)
     if loose:
         words = f"{plural(len(loose), 'photo')} next to shards left out: {printable(loose[0])}."
-        warnings.warn(f"{words} Move them away, or pass a pattern for the shards.", UserWarning, stacklevel=3)
+        warnings.warn(f"{words} Move them away, or pass a pattern for the shards.", stacklevel=3)
     return shards
 
 
 def _missing_parts(files: Collection[Path]) -> list[str]:
-    """Names of the shards that should lie next to these, as `train-00001-of-00003.tar`."""
-    groups: dict[tuple[str, str, str], dict[int, int]] = {}  # width of each number
-    for found in filter(None, (_PART.fullmatch(str(file)) for file in files)):
-        groups.setdefault((found[1], found[3], found[4]), {})[int(found[2])] = len(found[2])
+    """Names of the shards that should lie next to these, as `train-00001-of-00003.tar`, or in a gap of numbers."""
+    groups: dict[tuple[str, ...], dict[int, int]] = {}  # width of each number
+    gaps: dict[tuple[str, str, int], set[int]] = {}
+    taken: dict[tuple[str, str, int], set[int]] = {}  # numbers in a folder, which may run on over splits
+    for file in map(str, files):
+        if found := _PART.fullmatch(file):
+            groups.setdefault(found.group(1, 3, 4, 5), {})[int(found[2])] = len(found[2])
+        elif found := _PADDED.fullmatch(os.path.basename(file)):
+            folder, kind = os.path.dirname(file), (found[3], len(found[2]))
+            gaps.setdefault((os.path.join(folder, found[1]), *kind), set()).add(int(found[2]))
+            taken.setdefault((folder, *kind), set()).add(int(found[2]))
     wanted = []
-    for (start, count, end), widths in groups.items():
+    for (start, of, count, end), widths in groups.items():
         first = int(int(count) in widths)  # some count from 1
         numbers = set(range(first, min(int(count), 10**5) + first)) - widths.keys()
-        wanted += [f"{start}-{number:0{min(widths.values())}}-of-{count}{end}" for number in numbers]
+        wanted += [f"{start}{number:0{min(widths.values())}}{of}{count}{end}" for number in numbers]
+    for (start, end, width), known in gaps.items():
+        numbers = set(range(min(known), min(max(known), 10**5))) - taken[os.path.dirname(start), end, width]
+        if min(known) < 10 ** (width - 1) and len(numbers) < len(known):  # padded with zeros, and most are there
+            wanted += [f"{start}{number:0{width}}{end}" for number in numbers]
     return sorted(name for name in wanted if not os.path.lexists(name))
 
 
@@ -204,12 +215,7 @@ def common_folder(files: Sequence[Path]) -> Path:
 def shard_splits(files: Sequence[Path], top: Path | None) -> list[str] | None:
     """The split of each shard by the names of splits in its name, or by its folder; `None` if no shard has one.
 
-    Args:
-        files: the shards.
-        top: the folder that was named as the data, whose own name does not count; `None` for files or a pattern.
-
-    Raises:
-        ShardError: if some have one and others not.
+    The name of `top` does not count, the folder that was named as the data. Raises if some have one and others not.
     """
     base = (top or common_folder(files)).absolute()
     found = [_split_of(file, base, top is None) for file in files]

@@ -1,7 +1,8 @@
 """One file in the folder of the shards with the place and label of every photo, made once.
 
 A shard counts as unchanged if its size, its time of change and a digest of its first and last bytes are the same. Only
-changed and new shards are scanned again. Where the folder cannot be written, the file lies in the cache.
+changed and new shards are scanned again. Where the folder cannot be written, the file lies in the cache. A digest over
+its arrays shows edits of them; it is no signature.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
 import os
 import warnings
@@ -28,27 +30,21 @@ from keras_vit.images.photo_files import hidden_note, shard_kind
 from keras_vit.pages.formatting import printable
 
 NAME = ".keras_vit_index.npz"
-_FORMAT = 5  # version of the file; another one makes it anew, as one that lacks hidden photos of a tar
+_FORMAT = 8  # version of the file; another one makes it anew, as one that lacks names of members that are not read
 _ENDS = 4096  # bytes at the begin and the end of a shard, in its stamp
 CHECK_BYTES = 17  # bytes that are kept of the check of a photo
-_OWN = ("schema", "class_names", "copied", "hidden")  # facts about a shard
+_OWN = ("schema", "class_names", "copied", "hidden", "unread", "names_beside")  # facts about a shard
 _COLUMNS = ("offset", "size", "label")
+_ARRAYS = ("facts", "keys", "looks", *_COLUMNS)
 
 
 @dataclasses.dataclass(frozen=True)
 class IndexedShard:
-    """A shard and its photos.
-
-    Args:
-        path: of the shard.
-        photos: path of the file in which offsets count: the shard, or a copy of its photos in the cache.
-        stamp: of the shard, by which the index knows it.
-        rows: the photos.
-    """
+    """A shard and its photos."""
 
     path: Path
-    photos: Path
-    stamp: str
+    photos: Path  # the file in which offsets count: the shard, or a copy of its photos in the cache
+    stamp: str  # by which the index knows the shard
     rows: Rows
 
     @functools.cached_property
@@ -98,18 +94,18 @@ def read_index(files: Sequence[Path]) -> list[IndexedShard]:
         )
     if hidden := [f"{shard.path}:{part}" for shard in found for part in shard.rows.hidden]:
         _warn(f"{hidden_note(hidden)}.")
+    if unread := [f"{shard.path}:{name}" for shard in found for name in shard.rows.unread]:
+        _warn(
+            f"{len(unread):,} member(s) or field(s) of shards not read, which are photos or may hold some, as "
+            f"{printable(unread[0])}. Rename members that are photos; of a record one photo is read."
+        )
     if empty := [shard.path for shard in found if not shard.rows.rows]:
         _warn(f"{len(empty):,} shard(s) hold no photo, as {printable(empty[0])}. Bring them again, or remove them.")
     return found
 
 
 def save_checks(shards: Sequence[IndexedShard], checks: Sequence[np.ndarray]) -> None:
-    """Writes into the index what a check has found, so that no later process reads all photos to check them.
-
-    Args:
-        shards: all of a data set, as `read_index` gave them.
-        checks: for each shard, as in `Rows`.
-    """
+    """Writes into the index what a check has found of all shards, so that no later process reads all photos for it."""
     if all(
         shard.rows.checks is not None and (shard.rows.checks == own).all()
         for shard, own in zip(shards, checks, strict=True)
@@ -194,7 +190,7 @@ def _known(folder: Path, names: Sequence[str], stamps: Sequence[str]) -> dict[st
 
 
 def _warn(words: str) -> None:
-    warnings.warn(words, UserWarning, stacklevel=2)
+    warnings.warn(words, stacklevel=2)
 
 
 def _write(folder: Path, known: dict[str, tuple[str, Rows]]) -> None:
@@ -230,7 +226,16 @@ def _arrays(known: dict[str, tuple[str, Rows]]) -> dict[str, np.ndarray]:
     joined = "\0".join(keys).encode("utf-8", "surrogateescape")
     texts = {"facts": np.frombuffer(text, "uint8"), "keys": np.frombuffer(joined, "uint8")}
     texts["looks"] = np.concatenate(checks)
-    return texts | {name: table[:, number].copy() for number, name in enumerate(_COLUMNS)}
+    arrays = texts | {name: table[:, number].copy() for number, name in enumerate(_COLUMNS)}
+    return arrays | {"digest": _digest(arrays)}
+
+
+def _digest(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """uint8 `(16,)` over all arrays but the digest itself, so that rows of other shards do not pass for these."""
+    found = hashlib.blake2b(digest_size=16)
+    for name in _ARRAYS:
+        found.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode() + arrays[name].tobytes())
+    return np.frombuffer(found.digest(), "uint8")
 
 
 def _read(path: Path) -> dict[str, tuple[str, Rows]]:
@@ -241,12 +246,14 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
                 raise ValueError("compressed")
         file.seek(0)
         with np.load(file, allow_pickle=False) as given:
-            arrays = {name: given[name] for name in ("facts", "keys", "looks", *_COLUMNS)}
+            facts = json.loads(given["facts"].tobytes())
+            if facts["format"] != _FORMAT:
+                return {}
+            arrays = {name: given[name] for name in (*_ARRAYS, "digest")}
+    if not np.array_equal(arrays["digest"], _digest(arrays)):
+        raise ValueError("arrays of another digest")
     if any((arrays[name].dtype, arrays[name].ndim) != (np.int64, 1) for name in _COLUMNS):
         raise ValueError("places that are no numbers")
-    facts = json.loads(arrays["facts"].tobytes())
-    if facts["format"] != _FORMAT:
-        return {}
     _check_texts(facts["labels"])
     keys: list[Any] = arrays["keys"].tobytes().decode("utf-8", "surrogateescape").split("\0")
     columns = [arrays[name].tolist() for name in _COLUMNS]
@@ -263,9 +270,8 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
     for shard in facts["shards"]:
         name, stamp, count = shard.pop("name"), shard.pop("stamp"), shard.pop("count")
         names = shard.pop("class_names")
-        _check_texts([name, stamp, shard.get("schema", "")])
-        _check_texts([] if names is None else names)
-        _check_texts(shard.get("hidden"))
+        beside = itertools.chain(*shard["names_beside"].values())
+        _check_texts([name, stamp, shard["schema"], *(names or ()), *shard["hidden"], *shard["unread"], *beside])
         own_rows = rows[start : start + count]
         size = int(stamp.split()[0])
         if count < 0 or any(row.offset + row.size > size for row in own_rows if not shard["copied"]):

@@ -1,8 +1,8 @@
 """`open_shards`, which makes a `Source` of photos in shards, and `shard_photos`, which gives them without labels."""
 
 import functools
-import json
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,19 +12,27 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.data.image_folder import source_from_files
-from keras_vit.data.label_checks import warn_doubtful_class_names, warn_numbered_class_names
+from keras_vit.data.label_checks import warn_doubtful_class_names, warn_numbered_class_names, warn_numbers_for_names
 from keras_vit.data.shards.finding import common_folder, find_shards, shard_splits
 from keras_vit.data.shards.index import CHECK_BYTES, IndexedShard, read_index, save_checks
 from keras_vit.data.shards.rows import Row, ShardError, is_number
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES
 from keras_vit.data.targets import CLASS_LABELS, Targets
-from keras_vit.files import FileKindError, expand_path, read_regular
+from keras_vit.files import FileKindError, expand_path, parse_json, read_regular
 from keras_vit.images.byte_ranges import ByteRange, close_shards, photo_bytes
+from keras_vit.images.photo_files import PassedOver, entries_in
+from keras_vit.images.preprocessing import only_count
 from keras_vit.images.validation import ValidImage, check_image, mark_validated
 from keras_vit.pages.formatting import printable
 
 CLASSES = ("labels.json", "classes.txt")  # in the folder of the shards; of several all must be equal
+_LIKE_CLASSES = re.compile(
+    r"(class(es)?|labels?|names|(class|label)[-_ ]?(names?|map)|synsets?|class_to_idx|id2label|label2id)"
+    r"\.(txt|json|names|pbtxt)",
+    re.IGNORECASE,
+)
+_EQUAL_NAMES = "all lists of class names of a data set must be equal"
 _MOST_BYTES = 1 << 26
 _LABEL = (
     "A label is one whole number or one name, not null; in a tar, that of a .cls or of the field label of a .json. "
@@ -39,13 +47,6 @@ def open_shards(
 
     Photos come in the order of their keys, whatever their order in the shards is. So those that `pack` has numbered
     come as in the data that were packed.
-
-    Args:
-        what: the folder, the file or the pattern that named them.
-        files: the shards.
-        seed: divides shards without splits in their names.
-        on_bad_image: as in `open_source`.
-        targets: what the labels are.
 
     Raises:
         ValueError: for a shard that cannot be read, a photo without a label, a label beyond the classes, and shards
@@ -153,7 +154,6 @@ def _warn_of_copies(shards: Sequence[IndexedShard], splits: Sequence[str] | None
         warnings.warn(
             f"{len(copies):,} shard(s) are copies of others, so that their photos count more than once, as "
             f"{printable(copy.path)} of {printable(first.path)}. Remove one of them.",
-            UserWarning,
             stacklevel=3,
         )
 
@@ -192,6 +192,10 @@ def _class_names(top: Path, shards: Sequence[IndexedShard]) -> tuple[str, ...] |
     folders = [top, *sorted(own), *sorted(folder.parent for folder in own if folder.name.lower() in SPLIT_ALIASES)]
     paths = [folder / name for folder in dict.fromkeys(folders) for name in CLASSES if os.path.lexists(folder / name)]
     if not paths:
+        entries = [entry for folder in dict.fromkeys(folders) for entry in entries_in(str(folder), PassedOver())]
+        if like := sorted(entry.path for entry in entries if _LIKE_CLASSES.fullmatch(entry.name)):
+            words = f"{printable(like[0])} is not read. If it lists the names of the classes, call it"
+            warnings.warn(f"{words} {' or '.join(CLASSES)}.", stacklevel=3)
         own_names = shards[0].rows.class_names
         if own_names is not None and len(set(own_names)) < len(own_names):
             raise ShardError("class names must differ", shards[0].path, "with one name twice")
@@ -200,7 +204,11 @@ def _class_names(top: Path, shards: Sequence[IndexedShard]) -> tuple[str, ...] |
     warn_numbered_class_names(names, paths[0])
     if other := next((path for path in paths[1:] if _read_class_names(path) != names), None):
         found = f"which differs from {paths[0]}"
-        raise ShardError("all lists of class names of a data set must be equal", other, found, "Remove the wrong one.")
+        raise ShardError(_EQUAL_NAMES, other, found, "Remove the wrong one.")
+    own_names = shards[0].rows.class_names
+    if own_names is not None and own_names != names and not only_count(own_names):
+        found = f"which differs from the names in {shards[0].path}"
+        raise ShardError(_EQUAL_NAMES, paths[0], found, "Remove the wrong list, or write the shards again.")
     return names
 
 
@@ -227,8 +235,7 @@ def _read_class_names(path: Path) -> tuple[str, ...]:
 
 def _from_json(path: Path) -> list[str]:
     """A list of names, or an object from names to numbers or from numbers to names."""
-    text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
-    found = json.loads(text)
+    found = parse_json(read_regular(path, _MOST_BYTES).decode("utf-8-sig"))
     if isinstance(found, dict):
         pairs = [(int(name), of) if isinstance(of, str) else (of, name) for name, of in found.items()]
         found = [name for _, name in sorted(pairs)]
@@ -272,17 +279,60 @@ def _numbers(shards: Sequence[IndexedShard], names: tuple[str, ...] | None) -> t
         rule = "labels in shards must be numbers from 0 on, and -1, which stands for a hidden label, is no class"
         raise ShardError(rule, shard.path, f"{_describe_row(shard, key)} with {low!r}", "Leave such photos out.")
     if names is None:
-        warn_doubtful_class_names([] if numeric else where)
-        names = tuple(sorted(where, key=int) if numeric else sorted(where))
+        warn_doubtful_class_names(where if not numeric or _are_padded(numeric) else [])
+        names = tuple(sorted(where, key=lambda label: (int(label), label)) if numeric else sorted(where))
         numbers = {label: number for number, label in enumerate(names)}
+        names = _names_beside(shards, names) or names
     else:
-        numbers = {str(number) if are_numbers else name: number for number, name in enumerate(names)}
+        by_number = are_numbers and not (_are_padded(numeric) and set(where) <= set(names))
+        numbers = {name: number for number, name in enumerate(names)}
+        if by_number:
+            numbers = {label: int(label) for label in where if int(label) < len(names)}
+            if shards[0].rows.class_names is None and not any(any(_beside(shards, label)) for label in numbers):
+                warn_numbers_for_names(numbers, names)
+        _check_names_beside(shards, names if by_number else ())
     wrong = next((label for label in where if label not in numbers), None)
     if wrong is not None:
         shard, key = where[wrong]
         rule = f"a label must be that of one of the {len(names):,} classes"
-        raise ShardError(rule, shard.path, f"{_describe_row(shard, key)} with {wrong!r}")
+        remedy = "Labels that are numbers count the names from 0." if are_numbers else ""
+        raise ShardError(rule, shard.path, f"{_describe_row(shard, key)} with {wrong!r}", remedy)
     return numbers, names
+
+
+def _are_padded(numeric: Sequence[str]) -> bool:
+    """Whether numbers are written with zeros in front, as names are."""
+    return any(label != str(int(label)) for label in numeric)
+
+
+def _names_beside(shards: Sequence[IndexedShard], numbers: Sequence[str]) -> tuple[str, ...] | None:
+    """The class names that stand next to these numbers; `None` without any, and with a warning if they contradict."""
+    found = [list(dict.fromkeys(_beside(shards, number))) for number in numbers]
+    if not any(found):
+        return None
+    first: dict[str, str] = {}
+    for number, names in zip(numbers, found, strict=True):
+        other = first.setdefault(names[0], number) if names else number
+        if len(names) == 1 and other == number:
+            continue
+        how = f"class {number} has " + (" and ".join(map(ascii, names[:2])) or "none")
+        how = how if len(names) != 1 else f"classes {other} and {number} both have {names[0]!a}"
+        words = f"the names next to class numbers are not used, as {how}. Numbers are the class names"
+        warnings.warn(f"{words}; to have others, list them in {CLASSES[0]}.", stacklevel=3)
+        return None
+    return tuple(names[0] for names in found)
+
+
+def _check_names_beside(shards: Sequence[IndexedShard], names: Sequence[str]) -> None:
+    """Refuses a list that has a name of a class for another; names that it does not have may be other words."""
+    for number, name in enumerate(names):
+        if other := next((own for own in _beside(shards, str(number)) if own != name and own in names), None):
+            found = f"class {number} is {other!r}, and {name!r} in the list"
+            raise ShardError(_EQUAL_NAMES, shards[0].path, found, "Remove the wrong list, or write the shards again.")
+
+
+def _beside(shards: Sequence[IndexedShard], number: str) -> Iterator[str]:
+    return (name for shard in shards for name in shard.rows.names_beside.get(number, ()))
 
 
 def _describe_row(shard: IndexedShard, key: str) -> str:

@@ -1,14 +1,15 @@
 """`pack`, which writes the photos of a data set as shards that this package and others read."""
 
+import contextlib
 import errno
 import io
 import json
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,18 +30,10 @@ _STREAM = 11  # of random numbers: the order in shards differs from those of tra
 
 
 class Photo(NamedTuple):
-    """A photo on its way into a shard.
+    """A photo on its way into a shard."""
 
-    Args:
-        number: in the whole set, by which readers find the order of the data again.
-        name: path below the folder of the data.
-        data: the bytes.
-        label: number of the class.
-        class_name: its name.
-    """
-
-    number: int
-    name: str
+    number: int  # in the whole set, by which readers find the order of the data again
+    name: str  # path below the folder of the data
     data: bytes
     label: int
     class_name: str
@@ -49,18 +42,6 @@ class Photo(NamedTuple):
     def key(self) -> str:
         """The number in digits, equally many for all."""
         return f"{self.number:09}"
-
-
-class Writer(Protocol):
-    """Of one shard."""
-
-    def __init__(self, path: Path, class_names: Sequence[str]) -> None: ...
-
-    def add(self, photo: Photo) -> None:
-        """Appends a photo."""
-
-    def close(self) -> None:
-        """Writes what is left and closes the file."""
 
 
 class TarWriter:
@@ -93,7 +74,7 @@ class TFRecordWriter:
     def __init__(self, path: Path, class_names: Sequence[str]) -> None:
         import tensorflow as tf
 
-        self.path, self.file = path, tf.io.TFRecordWriter(str(path))
+        self.file = tf.io.TFRecordWriter(str(path))
 
     def add(self, photo: Photo) -> None:
         """Appends a photo."""
@@ -162,7 +143,7 @@ def _example(photo: Photo) -> bytes:
     return tf.train.Example(features=tf.train.Features(feature=fields)).SerializeToString(deterministic=True)
 
 
-WRITERS: dict[str, Callable[[Path, Sequence[str]], Writer]] = {
+WRITERS: dict[str, Callable[[Path, Sequence[str]], Any]] = {
     "tar": TarWriter,
     "tfrecord": TFRecordWriter,
     "parquet": ParquetWriter,
@@ -205,8 +186,8 @@ def pack(
         The paths of the shards.
 
     Raises:
-        ValueError: for a folder that is not empty, in the data or being packed into, data of tensorflow-datasets, and
-            as `open_source`.
+        ValueError: for a folder that is not empty, in the data or being packed into, data of tensorflow-datasets, a
+            class name with white space at an end, and as `open_source`.
         OSError: if the disk is full or a photo is gone; nothing is left of the shards then.
         ImportError: without the package for the format.
     """
@@ -253,6 +234,11 @@ def _check_outside(out: Path, data: Data) -> None:
 
 
 def _check_photos(source: Source) -> None:
+    if name := next((name for name in source.class_names if name != name.strip()), None):
+        raise ValueError(
+            "class names in shards must not begin or end with white space, which readers of labels strip.\n"
+            f"Received: the class {name!r}. Give its folder or rows another name."
+        )
     for name, split in source.splits.items():
         if isinstance(split, FileSplit):
             continue
@@ -274,13 +260,8 @@ def _write(source: Source, folder: Path, format: str, shard_bytes: int, seed: in
     names: list[str] = []
     start = 0
     for split, examples in source.splits.items():
-        shards = _Shards(folder, split, format, shard_bytes, source.class_names)
-        try:
-            for photo in _photos(source, examples, start, seed):
-                shards.add(photo)
-        finally:
-            shards.close()
-        names += shards.names
+        photos = _photos(source, examples, start, seed)
+        names += _write_split(photos, folder, split, format, shard_bytes, source.class_names)
         start += examples.size
     labels = json.dumps(list(source.class_names), ensure_ascii=False, indent=1)
     (folder / "labels.json").write_text(labels + "\n", "utf-8")
@@ -290,30 +271,22 @@ def _write(source: Source, folder: Path, format: str, shard_bytes: int, seed: in
     return names
 
 
-class _Shards:
-    """The shards of a split, of which one is open."""
-
-    def __init__(self, folder: Path, split: str, format: str, room: int, class_names: Sequence[str]) -> None:
-        self.folder, self.split, self.format, self.most, self.class_names = folder, split, format, room, class_names
-        self.names: list[str] = []
-        self.shard: Writer | None = None
-        self.room = 0
-
-    def add(self, photo: Photo) -> None:
-        """Appends a photo to the open shard, or to a new one if it does not fit."""
-        if self.shard is None or len(photo.data) > self.room:
-            self.close()
-            self.names.append(f"{self.split}-{len(self.names):05}.{self.format}")
-            self.shard = WRITERS[self.format](self.folder / self.names[-1], self.class_names)
-            self.room = self.most
-        self.shard.add(photo)
-        self.room -= len(photo.data)
-
-    def close(self) -> None:
-        """Closes the open shard."""
-        shard, self.shard = self.shard, None
-        if shard is not None:
-            shard.close()
+def _write_split(
+    photos: Iterable[Photo], folder: Path, split: str, format: str, shard_bytes: int, class_names: Sequence[str]
+) -> list[str]:
+    """The names of a split's shards, of which one is open; a photo that does not fit goes into a new one."""
+    names: list[str] = []
+    room = -1
+    with contextlib.ExitStack() as opened:
+        for photo in photos:
+            if len(photo.data) > room:
+                opened.close()
+                names.append(f"{split}-{len(names):05}.{format}")
+                shard = opened.enter_context(contextlib.closing(WRITERS[format](folder / names[-1], class_names)))
+                room = shard_bytes
+            shard.add(photo)
+            room -= len(photo.data)
+    return names
 
 
 def _photos(source: Source, examples: Any, start: int, seed: int) -> Iterator[Photo]:

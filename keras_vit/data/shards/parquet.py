@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from keras_vit.checks import check_installed
 from keras_vit.data.shards.records import IMAGES
-from keras_vit.data.shards.rows import LABELS, Row, Rows, ShardError, label_text
+from keras_vit.data.shards.rows import LABELS, Row, Rows, ShardError, label_text, read_at
 from keras_vit.files import FileKindError, atomic_write, open_regular
 from keras_vit.pages.formatting import printable
 
@@ -34,9 +34,7 @@ _RATIO, _GROUP_RATIO, _ROOM = 50, 8, 1 << 28
 def read_rows(path: str, copy: Callable[[], Path]) -> Rows:
     """The photos of a Parquet file.
 
-    Args:
-        path: of the file.
-        copy: gives the place of a copy of the photos, which is made if they are compressed.
+    `copy` gives the place of a copy of the photos, which is made if they are compressed.
 
     Raises:
         ShardError: for a damaged or encrypted file, one without an image column, one whose photos inflate to much more
@@ -126,10 +124,17 @@ def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple
     _warn_unused_columns("labels", label, [*(name for name in (*LABELS, *classes) if name in schema.names), *alike])
     if "split" in map(str.lower, schema.names):
         words = "Parquet shards have a column split, which is not read: names of files or folders say the split."
-        warnings.warn(words, UserWarning, stacklevel=2)
+        warnings.warn(words, stacklevel=2)
+    named = [name for name, kind in features.items() if kind.get("_type") == "ClassLabel"]
+    if label and len(named) == 1 and named[0] not in schema.names:
+        words = f"class names of Parquet shards are those of a column {named[0]!r} that is not there, and not read."
+        warnings.warn(printable(f"{words} Call it {label!r} in the metadata."), stacklevel=2)
     names = features.get(label or "", {}).get("names")
-    given = tuple(map(str, names)) if isinstance(names, list) else None
-    return image, label, key, given
+    if names and (not isinstance(names, list) or not all(isinstance(name, str) for name in names)):
+        words = f"class names of Parquet shards not understood ({str(names)[:40]}): taken as not there."
+        warnings.warn(printable(words), stacklevel=2)
+        names = None
+    return image, label, key, tuple(names) if names else None
 
 
 def _warn_unused_columns(what: str, taken: str | None, columns: Sequence[str]) -> None:
@@ -137,7 +142,7 @@ def _warn_unused_columns(what: str, taken: str | None, columns: Sequence[str]) -
     others = [name for name in dict.fromkeys(columns) if name != taken]
     if others:
         words = f"Parquet shards have several columns of {what}: {taken} is read, and {', '.join(others)} left out."
-        warnings.warn(printable(words), UserWarning, stacklevel=2)
+        warnings.warn(printable(words), stacklevel=2)
 
 
 def _features(schema: Any) -> dict[str, dict]:
@@ -227,7 +232,7 @@ def _places(path: str, file: Any, image: str) -> list[tuple[int, int]] | None:
                     continue
                 start = struct.pack("<I", len(photo)) + photo[:_START] if whole else b""
                 place = _find(opened, start, place, stop) + 4
-                whole = whole and place >= 4 and _read_at(opened, place, len(photo)) == photo
+                whole = whole and place >= 4 and read_at(opened, place, len(photo)) == photo
                 found.append((place, len(photo)))
                 place += len(photo)
     return found if whole else None
@@ -236,15 +241,10 @@ def _places(path: str, file: Any, image: str) -> list[tuple[int, int]] | None:
 def _find(file: BinaryIO, start: bytes, place: int, stop: int) -> int:
     """Where some bytes begin first between two places of a file; -1 if they do not."""
     for offset in range(place, stop, _WINDOW):
-        found = _read_at(file, offset, min(_WINDOW + len(start), stop - offset)).find(start)
+        found = read_at(file, offset, min(_WINDOW + len(start), stop - offset)).find(start)
         if found >= 0:
             return offset + found
     return -1
-
-
-def _read_at(file: BinaryIO, place: int, size: int) -> bytes:
-    file.seek(place)
-    return file.read(size)
 
 
 def _column_chunk(group: Any, image: str) -> tuple[int, int]:

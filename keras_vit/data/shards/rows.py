@@ -2,54 +2,49 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from keras_vit.pages.formatting import printable
 
+_MOST_DIGITS = 18  # of a number of a class
 LABELS = ("label", "cls", "class", "target")  # fields of JSON, Parquet and records that hold one
 
 
 class Row(NamedTuple):
-    """One photo.
+    """One photo."""
 
-    Args:
-        key: its name in the shard.
-        label: number or name of its class, as text; `None` without one.
-        offset: of its first byte.
-        size: in bytes.
-    """
-
-    key: str
-    label: str | None
-    offset: int
-    size: int
+    key: str  # its name in the shard
+    label: str | None  # number or name of its class, as text; `None` without one
+    offset: int  # of its first byte
+    size: int  # in bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The photos of a shard.
+    """The photos of a shard."""
 
-    Args:
-        rows: in the order of the shard.
-        schema: the fields that were read, equal for all shards of a set.
-        class_names: in the order of labels, where the shard itself has them.
-        copied: whether offsets count in a copy of the photos, since the shard is compressed.
-        checks: what a check found of each photo, uint8 `(n, 17)`: EXIF orientation, and 16 bytes of digest. Zeros stand
-            for a photo that is to be checked again: a bad one, and one for Pillow, which another machine may lack.
-        further: names of members of a tar with further images of its examples, as `x.seg.png`. The index has none.
-        hidden: paths in a tar of hidden photos, and of hidden and system folders with photos.
-    """
-
-    rows: list[Row]
-    schema: str = ""
-    class_names: tuple[str, ...] | None = None
-    copied: bool = False
+    rows: list[Row]  # in the order of the shard
+    schema: str = ""  # the fields that were read, equal for all shards of a set
+    class_names: tuple[str, ...] | None = None  # in the order of labels, where the shard itself has them
+    copied: bool = False  # whether offsets count in a copy of the photos, since the shard is compressed
+    # What a check found of each photo, uint8 `(n, 17)`: EXIF orientation, and 16 bytes of digest. Zeros stand for a
+    # photo that is to be checked again: a bad one, and one for Pillow, which another machine may lack.
     checks: np.ndarray | None = None
-    further: Sequence[str] = ()
-    hidden: Sequence[str] = ()
+    further: Sequence[str] = ()  # members of a tar with further images, as x.seg.png; the index has none
+    hidden: Sequence[str] = ()  # paths in a tar of hidden photos, and of hidden and system folders with photos
+    unread: Sequence[str] = ()  # members of a tar, or fields of records, that are or may hold photos, and are not read
+    # Of each class number the names that stand next to it, two at most.
+    names_beside: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    def note_name(self, label: str | None, name: str | None) -> None:
+        """Keeps the name that stands next to a class number."""
+        if name and label and is_number(label):
+            known = self.names_beside.setdefault(label, [])
+            known += [name] if name not in known and len(known) < 2 else []
 
 
 class ShardError(ValueError):
@@ -75,12 +70,19 @@ def check_fields(path: str, number: int, fields: str, before: str) -> None:
         raise ShardError("the records of a shard must have the same fields", path, found)
 
 
-def label_text(value: Any) -> str | None:
-    """A label as text: numbers in decimal digits, names stripped, `"True"` or `"False"`; `None` for what is no label.
+def read_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    """Bytes of an open file from a place on."""
+    if hasattr(os, "pread"):
+        return os.pread(file.fileno(), size, offset)
+    file.seek(offset)  # Windows
+    return file.read(size)
 
-    Args:
-        value: from a JSON, a column or a record; a list of one counts as its item, bytes as UTF-8, and a float that is
-            whole, which pandas makes of integers, as an integer.
+
+def label_text(value: Any) -> str | None:
+    """A label as text: numbers in decimal digits, texts without white space at their ends; `None` for no label.
+
+    A list of one counts as its item, bytes as UTF-8, and a float that is whole, which pandas makes of integers, as an
+    integer.
     """
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
@@ -91,12 +93,10 @@ def label_text(value: Any) -> str | None:
         value = int(value)
     if not isinstance(value, (str, int)):
         return None
-    text = str(value).strip()
-    digits = text.removeprefix("-")
-    return str(int(text)) if digits.isascii() and digits.isdecimal() and len(digits) <= 18 else text or None
+    return str(value).strip() or None
 
 
 def is_number(label: str) -> bool:
     """Whether a label is a number of a class, and no name."""
     digits = label.removeprefix("-")
-    return digits.isascii() and digits.isdecimal()
+    return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS

@@ -6,18 +6,23 @@ The headers are walked without reading photos. A member's key is its path up to 
 3.11.10 takes half an hour for a pax header of a million digits.
 """
 
-import json
 import os
 import posixpath
 import tarfile
-import warnings
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypeAlias
 
-from keras_vit.data.shards.rows import LABELS, Row, Rows, ShardError, is_number, label_text
-from keras_vit.files import open_regular
-from keras_vit.images.photo_files import SUFFIXES, hidden_part, is_like_a_photo, is_photo, is_system
-from keras_vit.pages.formatting import plural, printable
+from keras_vit.data.shards.rows import LABELS, Row, Rows, ShardError, is_number, label_text, read_at
+from keras_vit.files import open_regular, parse_json
+from keras_vit.images.photo_files import (
+    LONGEST_BEGINNING,
+    SUFFIXES,
+    begins_like_a_photo,
+    hidden_part,
+    is_photo,
+    is_system,
+    may_hold_photos,
+)
 
 _BLOCK = 512  # bytes, of which a tar consists
 _EMPTY = bytes(_BLOCK)
@@ -25,11 +30,12 @@ _MOST_ZEROS = 22 * _BLOCK  # two empty blocks, and those that fill a record of t
 _MOST_BYTES = 1 << 20  # of a label, or of a long name
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz and zstd
 _FILES = (b"0", b"\0", b"7")
-_LINKS = (b"1", b"2")  # hard and symbolic ones
-_SKIPPED = b"3456gVM"  # devices, folders and pipes; headers for all members; parts of other volumes
+_LINKS = (b"1", b"2", b"3", b"4", b"6")  # hard and symbolic ones; and devices and pipes, which lead to no member either
+_SKIPPED = b"5gVM"  # folders; headers for all members; parts of other volumes
 _AT_ONCE = 1 << 20  # bytes after the end of a tar, which must be empty
 _LABELS = (".cls", ".json")  # of two, the first counts
 _EQUAL = "the labels of a photo in a tar must be equal"
+Label: TypeAlias = tuple[str | None, str | None]  # and the name of its class next to it
 
 
 def read_rows(path: str) -> Rows:
@@ -40,7 +46,7 @@ def read_rows(path: str) -> Rows:
             without a photo, a photo with two dots in its name, and a photo or label that is a symbolic link.
     """
     photos: dict[str, tuple[str, int, int]] = {}
-    labels: dict[str, dict[str, str | None]] = {}
+    labels: dict[str, dict[str, Label]] = {}
     dotted: dict[str, str] = {}
     hidden: dict[str, None] = {}
     with_dots, unread = set(), []
@@ -64,29 +70,39 @@ def read_rows(path: str) -> Rows:
                 dotted[name] = key
             elif kind.endswith(".cls"):
                 with_dots.add(os.path.splitext(name)[0])
-            elif is_like_a_photo(os.path.basename(name)) and kind:
+            elif _is_left_out(name, read_at(file, offset, min(size, LONGEST_BEGINNING))):
                 unread.append(name)
     _check_dots(path, [name for name in dotted if dotted[name] not in photos or os.path.splitext(name)[0] in with_dots])
-    if unread:
-        count, first = plural(len(unread), "member"), printable(unread[0])
-        words = f"{printable(path)}: {count} not read, as the suffix is not that of a photo: {first}."
-        warnings.warn(words, UserWarning, stacklevel=2)
     alone = next((key for key, found in labels.items() if ".cls" in found and key not in photos), None)
     if alone is not None:
         raise ShardError("every label of a tar must have its photo", path, f"member {alone + '.cls'!r} alone")
-    rows = []
+    rows = Rows([], further=[*dotted], hidden=[*hidden], unread=unread)
     for key, (name, offset, size) in photos.items():
-        rows.append(Row(name, _merge_labels(path, key, labels.get(key, {})), offset, size))
-    return Rows(rows, further=[*dotted], hidden=[*hidden])
+        label, beside = _merge_labels(path, key, labels.get(key, {}))
+        rows.rows.append(Row(name, label, offset, size))
+        rows.note_name(label, beside)
+    return rows
 
 
-def _merge_labels(path: str, key: str, found: dict[str, str | None]) -> str | None:
-    """The label of an example, of which two must be equal; a name next to a number may be that of its class."""
-    label, other = found.get(".cls"), found.get(".json")
+def _is_left_out(name: str, beginning: bytes) -> bool:
+    """Whether a member that is no photo by its name may be one, or hold some."""
+    folder, _, last = posixpath.normpath(name).rpartition("/")
+    if last.startswith(".") or _is_in_system(folder):
+        return False
+    return may_hold_photos(last) or begins_like_a_photo(beginning)
+
+
+def _is_in_system(folder: str) -> bool:
+    return any(is_system(part) for part in folder.split("/") if part not in ("", ".."))
+
+
+def _merge_labels(path: str, key: str, found: dict[str, Label]) -> Label:
+    """The label of an example, of which two must be equal, and the name next to a number: that of its class."""
+    (label, _), (other, name) = (found.get(kind, (None, None)) for kind in _LABELS)
     if label and other and label != other and is_number(label) == is_number(other):
         members = f"member {key + '.cls'!r} with {label!r}, and {key + '.json'!r} with {other!r}"
         raise ShardError(_EQUAL, path, members, "Leave one out.")
-    return label or other
+    return label or other, name or (other if other and not is_number(other) else None)
 
 
 def _check_dots(path: str, lost: list[str]) -> None:
@@ -107,16 +123,17 @@ def member_key(name: str) -> tuple[str, str]:
     """
     folder, slash, last = posixpath.normpath(name).rpartition("/")
     stem, dot, suffix = last.partition(".")
-    is_left_out = not stem or any(is_system(part) for part in folder.split("/") if part not in ("", ".."))
+    is_left_out = not stem or _is_in_system(folder)
     return folder + slash + stem, "" if is_left_out else (dot + suffix).lower()
 
 
-def _label(path: str, name: str, data: bytes) -> str | None:
+def _label(path: str, name: str, data: bytes) -> Label:
+    """The label in a member, and the name of its class next to it."""
     try:
         text = data.decode("utf-8-sig")
         if name.lower().endswith(".cls"):
-            return label_text(text)
-        found = json.loads(text)
+            return label_text(text), None
+        found = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise ShardError(
             "a label of a tar must be text in UTF-8, and that of a .json an object",
@@ -125,11 +142,14 @@ def _label(path: str, name: str, data: bytes) -> str | None:
         ) from None
     if isinstance(found, dict):
         labels = {field: label for field in LABELS if (label := label_text(found.get(field)))}
+        is_named = isinstance(found.get("label"), int) and isinstance(found.get("class"), str)  # as `pack` writes both
+        of_class = labels.pop("class", None) if is_named else None
         for kind in (True, False):
             if len({label for label in labels.values() if is_number(label) == kind}) > 1:
                 raise ShardError(_EQUAL, path, f"member {name!r} with {labels}", "Leave one out.")
-        return next(iter(labels.values()), None)
-    return None if isinstance(found, list) else label_text(found)  # a list may be of captions or of boxes
+        names = [of_class, *(label for label in labels.values() if not is_number(label))]
+        return next(iter(labels.values()), None), next(filter(None, names), None)
+    return None if isinstance(found, list) else label_text(found), None  # a list may be of captions or of boxes
 
 
 def _find_members(path: str, file: BinaryIO) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -148,7 +168,7 @@ def _find_members(path: str, file: BinaryIO) -> Iterator[tuple[str, tuple[int, i
             raise ShardError(
                 "a photo or label in a tar must be a file, or a hard link to a member before it",
                 path,
-                f"member {name!r}, which is another link",
+                f"member {name!r}, which is another link, a device or a pipe",
                 "Pack it again by `tar --dereference --hard-dereference`.",
             )
 
@@ -164,7 +184,7 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int, str]]:
     end, place, name = os.fstat(file.fileno()).st_size, 0, ""
     extended: dict[str, str] = {}  # fields of a pax or GNU header for the next member
     while True:
-        head = _read_at(file, place, _BLOCK)
+        head = read_at(file, place, _BLOCK)
         if head == _EMPTY:
             _check_end(path, file, place, name, end)
             return
@@ -211,7 +231,7 @@ def _read_head(path: str, head: bytes, place: int, before: str) -> tarfile.TarIn
 def _check_end(path: str, file: BinaryIO, place: int, before: str, end: int) -> None:
     """Refuses a tar with more after its end mark than zeros that fill its last record: members would be lost there."""
     zeros = end - place
-    while data := _read_at(file, place, _AT_ONCE):
+    while data := read_at(file, place, _AT_ONCE):
         if data.strip(b"\0"):
             place += len(data) - len(data.lstrip(b"\0"))
             found = f"byte {place:,}, which is after an empty block" + (f" after member {before!r}" if before else "")
@@ -261,14 +281,7 @@ def _read_member(path: str, file: BinaryIO, name: str, offset: int, size: int) -
     """The content of a small member."""
     if size > _MOST_BYTES:
         raise ShardError(f"labels and names in a tar must have at most {_MOST_BYTES:,} bytes", path, f"member {name!r}")
-    data = _read_at(file, offset, size)
+    data = read_at(file, offset, size)
     if len(data) < size:
         raise _truncated(path, f"inside of member {name!r}")
     return data
-
-
-def _read_at(file: Any, offset: int, size: int) -> bytes:
-    if hasattr(os, "pread"):
-        return os.pread(file.fileno(), size, offset)
-    file.seek(offset)  # Windows
-    return file.read(size)

@@ -20,7 +20,7 @@ from keras_vit.files import lock_dir, unlock
 from keras_vit.images import validation
 from keras_vit.images.byte_ranges import photo_bytes
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.runs.preparation import _data_location
+from keras_vit.runs.preparation import data_location
 
 FORMATS = tuple(WRITERS)
 RECORD = Preprocessing(image_size=(24, 32))
@@ -149,6 +149,23 @@ def test_other_readers_find_the_fields_that_they_expect(source, packed):
     assert features["label"] == {"names": list(source.class_names), "_type": "ClassLabel"}
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_class_names_survive_or_are_refused(tmp_path, name):
+    for label, of_class in enumerate(names := ("0", "5", "r\ned\x1b")):
+        for number in range(5):
+            (tmp_path / "photos" / of_class).mkdir(parents=True, exist_ok=True)
+            photo = encoded(picture(20, 28, seed=label * 5 + number))
+            (tmp_path / "photos" / of_class / f"{number}.jpg").write_bytes(photo)
+    pack(tmp_path / "photos", tmp_path / "out", format=name)
+    assert open_source(tmp_path / "out").class_names == names
+    (tmp_path / "out" / "labels.json").unlink()
+    assert open_source(tmp_path / "out").class_names == names
+    (tmp_path / "photos" / "5").rename(tmp_path / "photos" / "5\n")
+    with pytest.raises(ValueError, match=r"white space.*\n.*the class '5\\n'"):
+        pack(tmp_path / "photos", tmp_path / "again", format=name)
+    assert not (tmp_path / "again").exists()
+
+
 def test_arrays_become_files_of_the_same_pixels(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (12, 5, 7, 1), dtype="uint8")
     pack({"train": (images, np.arange(12) % 2)}, tmp_path / "a")
@@ -205,4 +222,4 @@ def test_command_packs_and_a_run_knows_its_shards_by_their_whole_path(run, folde
     code, _, errors = run("pack", folder, "more", "--shard-bytes", "5")
     assert_one_line(errors, "`--shard-bytes` must be at least 1,024")
     for data in ("shards", "shards/*.tfrecord"):
-        assert _data_location(data) == str(tmp_path / data)
+        assert data_location(data) == str(tmp_path / data)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from pictures import encoded, picture
+from shard_sets import write_tar
 
 from keras_vit.cache import cache_dir
 from keras_vit.data import open_source
@@ -83,6 +84,7 @@ FIELDS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the names next to class numbers")  # one name for both
 @pytest.mark.parametrize("kind", FIELDS)
 def test_fields_of_others_are_found_in_records(kind, tmp_path):
     records = [example(**FIELDS[kind](JPEGS[n], LABELS[n], n)) for n in range(6)]
@@ -94,11 +96,86 @@ def test_names_alone_are_labels(tmp_path):
     assert read(write_tfrecord(tmp_path / "a.tfrec", records)) == pairs("ab")
 
 
+@pytest.mark.parametrize("kind", ["tfrecord", "tar"])
+@pytest.mark.parametrize(
+    ("texts", "names", "words"),
+    [
+        ("ba", "ba", None),
+        (["", "a"], "01", "class 0 has none"),
+        (["a", "a"], "01", "classes 0 and 1 both have 'a'"),
+        ("bac", "01", "class 0 has 'b' and 'c'"),
+    ],
+)
+def test_names_beside_class_numbers_are_used_unless_they_contradict(tmp_path, recwarn, kind, texts, names, words):
+    """A third text is that of the last photo, which is of class 0."""
+    of_photo = [texts[-1] if n == 5 and len(texts) == 3 else texts[label] for n, label in enumerate(LABELS)]
+    if kind == "tar":
+        members = {f"{n:03}.json": {"label": LABELS[n], "class": text} for n, text in enumerate(of_photo)}
+        members = [(name, json.dumps(facts).encode()) for name, facts in members.items()]
+        write_tar(tmp_path / "a.tar", [*((f"{n:03}.jpg", photo) for n, photo in enumerate(JPEGS)), *members])
+    else:
+        fields = [{"image__class__label": LABELS[n], "image__class__text": of_photo[n].encode()} for n in range(6)]
+        records = [example(image__encoded=photo, **own) for photo, own in zip(JPEGS, fields, strict=True)]
+        write_tfrecord(tmp_path / "a.tfrecord", records)
+    for _ in range(2):  # the second time by the index
+        assert read(tmp_path) == pairs(names)
+    found = {str(each.message) for each in recwarn if "next to class numbers" in str(each.message)}
+    assert len(found) == (1 if words else 0)
+    assert all(words in line for line in found)
+    (tmp_path / "labels.json").write_text('["x", "y"]')  # other words for the classes
+    assert read(tmp_path) == pairs("xy")
+    (tmp_path / "labels.json").write_text('["a", "b"]')
+    if texts != ["", "a"]:
+        with pytest.raises(ValueError, match=r"must be equal.*\n.*, class \d is '[ab]', and '[ab]' in the list"):
+            open_source(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("texts", "names", "words"),
+    [
+        (("001", "010"), ("001", "010"), ""),
+        (("01", "1"), ("01", "1"), "'01' and '1' are one number"),
+        (("-0", "0"), ("-0", "0"), "are one number"),
+        (("2", "10"), ("2", "10"), ""),
+    ],
+)
+@pytest.mark.parametrize("kind", ["tar", "tfrecord", "parquet"])
+def test_labels_with_zeros_in_front_stay_as_they_are_written(tmp_path, recwarn, kind, texts, names, words):
+    of_photo = [texts[label] for label in LABELS]
+    if kind == "tar":
+        members = [(f"{n:03}.cls", text.encode()) for n, text in enumerate(of_photo)]
+        write_tar(tmp_path / "a.tar", [*((f"{n:03}.jpg", photo) for n, photo in enumerate(JPEGS)), *members])
+    elif kind == "tfrecord":
+        fields = [{"image__class__label": text.encode()} for text in of_photo]
+        records = [example(image__encoded=photo, **own) for photo, own in zip(JPEGS, fields, strict=True)]
+        write_tfrecord(tmp_path / "a.tfrecord", records)
+    else:
+        pq.write_table(pa.table({"image": JPEGS, "label": of_photo}), tmp_path / "a.parquet")
+    assert read(tmp_path) == [(photo, text) for photo, text in zip(JPEGS, of_photo, strict=True)]
+    assert open_source(tmp_path).class_names == names
+    found = {str(each.message) for each in recwarn if "one number" in str(each.message)}
+    assert len(found) == (1 if words else 0)
+    assert all(words in line for line in found)
+
+
 def records_of(*labels):
     return [example(image__encoded=JPEGS[n], image__class__label=label) for n, label in enumerate(labels)]
 
 
+def length(number):
+    """The length of a record as it stands before it, with its checksum, a masked CRC-32C."""
+    data, crc = number.to_bytes(8, "little"), 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return data + (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
 BAD_RECORDS = {
+    "of 2**36 bytes": (lambda whole: whole + length(1 << 36) + bytes(99), "record 3, which is cut short"),
+    "of 2**64 - 1 bytes": (lambda whole: whole + length((1 << 64) - 1) + bytes(99), "record 3, which is cut short"),
     "wrong checksum": (
         lambda whole: whole.replace(JPEGS[1][-60:-40], bytes(20)),
         "record 1, which has a wrong checksum",
@@ -241,6 +318,13 @@ def test_second_column_of_photos_or_labels_is_reported(tmp_path):
     ]
 
 
+def test_second_photo_of_a_record_is_reported(tmp_path):
+    records = [example(image=photo, png=JPEGS[0], jpg=b"a path", label=n % 2) for n, photo in enumerate(JPEGS)]
+    write_tfrecord(tmp_path / "a.tfrecord", records)
+    with pytest.warns(UserWarning, match=r"1 member\(s\) or field\(s\) of shards not read, .* as .*a\.tfrecord:png\."):
+        assert len(read(tmp_path)) == len(JPEGS)
+
+
 def test_damaged_parquet_and_shards_of_other_schemas_are_named(tmp_path):
     pq.write_table(table(), tmp_path / "a.parquet")
     pq.write_table(table(label=pa.array(["a"] * 6)), tmp_path / "b.parquet")
@@ -266,6 +350,9 @@ def test_labels_of_numpy_and_text_are_one(tmp_path):
     assert read(tmp_path) == pairs("ab")
     (tmp_path / "classes.txt").write_text("a\n\nb\n")
     with pytest.raises(ValueError, match=r"classes\.txt, whose line 2 is empty"):
+        read(tmp_path)
+    (tmp_path / "classes.txt").write_text("a\nb\0c\n")
+    with pytest.raises(ValueError, match=r"has no NUL.\n.*'b\\x00c' for class 1"):
         read(tmp_path)
 
 
@@ -329,6 +416,21 @@ def test_parquet_whose_photos_inflate_is_refused_before_they_are_read(tmp_path, 
     assert not list((cache_dir() / "shards").glob("*.photos"))
 
 
+def test_names_of_a_parquet_that_no_column_or_another_list_has_are_named(tmp_path):
+    renamed = table().rename_columns(["img", "kind"]).replace_schema_metadata({"huggingface": NAMED})
+    pq.write_table(renamed, tmp_path / "a.parquet")
+    (tmp_path / "labels.json").write_text('["a", "b"]')
+    assert read(tmp_path) == pairs("ab")
+    (tmp_path / "labels.json").write_text('["b", "a"]')
+    with pytest.raises(ValueError, match=r"must be equal.*\n.*labels\.json, which differs from .*a\.parquet"):
+        open_source(tmp_path)
+    (tmp_path / "labels.json").unlink()
+    pq.write_table(table().replace_schema_metadata({"huggingface": NAMED}), tmp_path / "a.parquet")
+    (tmp_path / NAME).unlink()
+    with pytest.warns(UserWarning, match="a column 'kind' that is not there, and not read. Call it 'label'"):
+        assert read(tmp_path) == pairs()
+
+
 @pytest.mark.parametrize("column", ["image", "label"])
 def test_doubled_column_of_a_parquet_is_named(tmp_path, column):
     pq.write_table(table().append_column(column, table()[column]), tmp_path / "a.parquet")
@@ -348,6 +450,12 @@ def test_encrypted_parquet_and_metadata_of_strangers_are_no_foreign_errors(tmp_p
     (tmp_path / NAME).unlink()
     with pytest.raises(ValueError, match="class names must differ"):
         open_source(tmp_path)
+    for names in (["a", None], ["a", 1], {"0": "a"}, "ab"):
+        text = json.dumps({"info": {"features": {"label": {"_type": "ClassLabel", "names": names}}}})
+        pq.write_table(table().replace_schema_metadata({"huggingface": text}), path)
+        (tmp_path / NAME).unlink(missing_ok=True)
+        with pytest.warns(UserWarning, match=r"^class names of Parquet shards not understood \(.*a"):
+            assert read(tmp_path) == pairs()
     path.write_bytes(path.read_bytes()[:-4] + b"PARE")
     (tmp_path / NAME).unlink()
     with pytest.raises(ValueError, match=r"must not be encrypted"):
@@ -406,3 +514,7 @@ def test_download_of_a_data_set_of_the_hub_opens_and_other_folders_of_shards_are
         open_source(tmp_path)
     with pytest.raises(ValueError, match="Did you mean 'default'"):
         open_source(tmp_path / "defalt")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "default").rename(tmp_path / "data" / "default")
+    with pytest.raises(ValueError, match=r"Shards lie in 'data/default': pass '.*data/default'\."):
+        open_source(tmp_path)

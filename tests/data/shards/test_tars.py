@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import tarfile
 import warnings
@@ -18,7 +19,9 @@ from keras_vit.cache import cache_dir
 from keras_vit.data import load_dataset, open_source
 from keras_vit.data.pipeline import report_missing_files
 from keras_vit.data.shards import index
+from keras_vit.data.shards.finding import find_shards
 from keras_vit.data.shards.opening import shard_photos
+from keras_vit.data.shards.packing import pack
 from keras_vit.data.shards.tars import read_rows
 from keras_vit.data.source import fingerprint
 from keras_vit.embedding.photo_lists import list_photos
@@ -109,7 +112,9 @@ def test_hard_link_is_the_member_that_it_names_and_another_link_refused(tmp_path
     assert (rows[2].offset, rows[2].size) == (rows[1].offset, len(JPEG))
     linked("b.txt", "b.jpg", tarfile.SYMTYPE)
     whole = path.read_bytes()
-    for name, how in (("c.jpg", tarfile.SYMTYPE), ("zero.json", tarfile.SYMTYPE), ("c.jpg", tarfile.LNKTYPE)):
+    linked("c", "", tarfile.FIFOTYPE)  # which is no photo
+    found = (("c.jpg", tarfile.SYMTYPE), ("zero.json", tarfile.SYMTYPE), ("c.jpg", tarfile.LNKTYPE))
+    for name, how in (*found, ("c.jpg", tarfile.FIFOTYPE), ("c.cls", tarfile.CHRTYPE)):
         path.write_bytes(whole)
         with pytest.raises(ValueError, match=f"(?s)hard link to a.* before it.*a.tar, member '{name}'.*--deref"):
             linked(name, "b.jpg" if how == tarfile.SYMTYPE else "nowhere.jpg", how)
@@ -123,9 +128,9 @@ def test_photo_with_two_dots_is_refused_unless_another_of_its_key_is_plain(tmp_p
     names = ["./c.jpg", "./d/e.jpg", "../f.jpg", "g//h.mpo"]  # as `tar cf a.tar -C folder .` writes them
     members = [("./c.cls", b"1"), ("d/e.cls", b"0"), ("../f.cls", b"1"), ("g/h.cls", b"1"), ("w.jpg.1", JPEG)]
     write_tar(path, [*labelled("b.jpg"), *((name, JPEG) for name in names), *members])
-    with pytest.warns(UserWarning, match=r"a\.tar: 1 member not read, as the suffix is not that of a photo: w\.jpg\.1"):
-        rows = read_rows(str(path)).rows
-    assert [(row.key, row.label) for row in rows][2:] == list(zip(names, "1011", strict=True))
+    found = read_rows(str(path))
+    assert found.unread == ["w.jpg.1"]
+    assert [(row.key, row.label) for row in found.rows][2:] == list(zip(names, "1011", strict=True))
     write_tar(path, [*labelled("b.jpg"), ("./b.jpg", JPEG)])
     with pytest.raises(ValueError, match=r"must differ in more.*\n.*members 'b.jpg' and './b.jpg'"):
         read_rows(str(path))
@@ -203,6 +208,7 @@ def test_broken_tar_is_named_with_the_place(tmp_path, how):
         ([("a.jpg", JPEG)], "must have a label.*a.tar, member 'a.jpg'"),
         ([("a.jpg", JPEG), ("a.json", b'{"caption": "a"}')], "must have a label.*member 'a.jpg'"),
         ([("a.jpg", JPEG), ("a.json", b'{"label": ')], "member 'a.json'"),
+        ([("a.jpg", JPEG), ("a.json", b'{"label": 0, "label": 1}')], "member 'a.json': the name 'label' twice"),
         ([("a.cls", b"1")], "label of a tar must have its photo.*'a.cls'"),
         ([("a.jpg", JPEG), ("a.png", PNG), ("a.cls", b"1")], "members 'a.jpg' and 'a.png'"),
         ([("a.jpg", JPEG), ("a.jpg", JPEG), ("a.cls", b"1")], "two members 'a.jpg'"),
@@ -231,9 +237,15 @@ def test_member_that_is_no_good_is_named(tmp_path, members, words):
 def test_labels_are_numbers_or_names_and_names_lie_next_to_them(tmp_path):
     write_tar(tmp_path / "a" / "a.tar", labelled("b.jpg", label="12"))
     assert open_source(tmp_path / "a").class_names == ("0", "12")  # in the order of numbers, as of a table
+    for name in ("labels.txt", "Classes.txt", "class_names.json", "class_to_idx.json", "label_map.pbtxt"):
+        (tmp_path / "a" / name).touch()
+        with pytest.warns(UserWarning, match=f"a/{name} is not read. .* call it labels.json or classes.txt"):
+            open_source(tmp_path / "a")
+        (tmp_path / "a" / name).unlink()
     named = [("c.json", b'{"class": "owl"}')]  # the name of a class next to its number
     write_tar(tmp_path / "c" / "c.tar", [*labelled("c.jpg", label="12"), *named])
-    assert open_source(tmp_path / "c").class_names == ("0", "12")
+    with pytest.warns(UserWarning, match="names next to class numbers are not used, as class 0 has none"):
+        assert open_source(tmp_path / "c").class_names == ("0", "12")
     write_tar(tmp_path / "a" / "b.tar", [("c.jpg", JPEG), *named])
     with pytest.raises(ValueError, match=r"b.tar, member 'c.jpg' with 'owl', and a.tar with '0'"):
         open_source(tmp_path / "a")
@@ -251,11 +263,53 @@ def test_labels_are_numbers_or_names_and_names_lie_next_to_them(tmp_path):
         (tmp_path / "n" / "labels.json").write_text(text)
         with pytest.raises(ValueError, match=r"labels\.json"):
             open_source(tmp_path / "n" / "train")
+    (tmp_path / "n" / "labels.json").write_text('{"0": "owl", "1": "ant", "0": "elk"}')
+    with pytest.raises(ValueError, match=r"labels\.json, the name '0' twice"):
+        open_source(tmp_path / "n" / "train")
     (tmp_path / "n" / "labels.json").unlink()
     for place, names in (("train", "owl\nant"), ("val", "ant\nowl")):
         (tmp_path / "n" / place / "classes.txt").write_text(names)
     with pytest.raises(ValueError, match=r"must be equal.*\n.*val/classes\.txt, which differs from .*train/classes"):
         open_source(tmp_path / "n")
+
+
+def test_members_that_may_be_photos_are_named_each_time(tmp_path):
+    strange = [
+        ("900", JPEG),
+        ("d/901", PNG),
+        ("y.dat", JPEG),
+        ("more.zip", b"PK"),
+        ("inner.tar", b"x"),
+        ("x.gif.1", b""),
+    ]
+    others = [("notes", b"text"), ("b.txt", b"a cat"), ("b.npy", b"x"), (".902", JPEG), ("__MACOSX/903", JPEG)]
+    write_tar(tmp_path / "a.tar", [*labelled("b.jpg"), *strange, *others])
+    assert read_rows(str(tmp_path / "a.tar")).unread == [name for name, _ in strange]
+    for _ in range(2):  # the second time by the index
+        with pytest.warns(UserWarning, match=r"6 member\(s\) or field\(s\) of shards not read, .* as .*a\.tar:900\."):
+            open_source(tmp_path, on_bad_image="raise")
+
+
+def test_numbers_that_name_other_classes_are_told(tmp_path):
+    members = [(f"{number}.jpg", encoded(picture(20, 28, seed=number))) for number in range(4)]
+    members += [(f"{number}.cls", str(number % 2).encode()) for number in range(4)]
+    write_tar(tmp_path / "set-train-000.tar", members)
+    (tmp_path / "classes.txt").write_text("1\n0\n")
+    with pytest.warns(
+        UserWarning, match="label 0 .* counted from 0: '1'. If it stands for the class named '0', remove"
+    ):
+        assert open_source(tmp_path).class_names == ("1", "0")
+    for text in ("0\n1\n", "7\n8\n", "1\n2\n"):
+        (tmp_path / "classes.txt").write_text(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            open_source(tmp_path)
+    names = ("0", "1", "10", "2")  # as folders of numbers are sorted
+    photos = np.stack([picture(20, 28, seed=number) for number in range(8)])
+    pack({"train": (photos, np.arange(8) % 4), "class_names": names}, tmp_path / "packed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_source(tmp_path / "packed").class_names == names
 
 
 def test_splits_are_named_by_files_or_folders(tmp_path):
@@ -385,8 +439,14 @@ def test_index_is_made_once_and_anew_for_a_shard_that_changed(tmp_path, monkeypa
         whole = {name: arrays[name] for name in arrays.files}
     facts = json.loads(whole["facts"].tobytes())
     older = json.dumps(facts | {"format": 2}).encode()  # of a version that lost photos of tars
-    np.savez(place, **(whole | {"facts": np.frombuffer(older, "u1")}))
+    np.savez(
+        place, **({name: whole[name] for name in whole if name != "digest"} | {"facts": np.frombuffer(older, "u1")})
+    )
     assert opened() == (["a.tar", "b.tar", "c.tar"], 8)
+    keys = np.frombuffer(b"\0".join(whole["keys"].tobytes().split(b"\0")[::-1]), "u1")
+    for edited in ({"label": whole["label"][::-1]}, {"keys": keys}, {"looks": whole["looks"] + 1}):
+        np.savez(place, **(whole | edited))
+        assert opened("damaged") == (["a.tar", "b.tar", "c.tar"], 8), edited
     shard, others = facts["shards"][0], facts["shards"][1:]
     changes = [{"offset": whole["offset"] + 0.5}, {"size": whole["size"] + 2**40}, {"offset": whole["offset"][None]}]
     for key, value in (("name", 5), ("stamp", None), ("count", "2"), ("class_names", [1]), ("more", 1)):
@@ -398,7 +458,8 @@ def test_index_is_made_once_and_anew_for_a_shard_that_changed(tmp_path, monkeypa
             if "size" in change or "offset" in change
             else {"facts": np.frombuffer(json.dumps(change).encode(), "u1")}
         )
-        np.savez(place, **(whole | (text or change)))
+        edited = whole | (text or change)
+        np.savez(place, **(edited | {"digest": index._digest(edited)}))
         assert opened("damaged") == (["a.tar", "b.tar", "c.tar"], 8), change
 
 
@@ -472,15 +533,33 @@ def test_shards_that_are_gone_are_named(tmp_path):
     folder.mkdir()
     for number in (0, 2):
         write_tar(folder / f"train-0000{number}-of-00003.tar", labelled(f"{number}.jpg"))
-    with pytest.warns(UserWarning, match=r"1 shard missing by the names .*train-00001-of-00003\.tar") as lines:
+    with pytest.warns(UserWarning, match=r"1 shard missing, as the names .*train-00001-of-00003\.tar") as lines:
         list(shard_photos(tmp_path))
     assert len(lines) == 1
     (folder / "train-00002-of-00003.tar").unlink()
     with (
-        pytest.warns(UserWarning, match="2 shards missing by the names"),
+        pytest.warns(UserWarning, match="2 shards missing, as the names"),
         pytest.warns(UserWarning, match=r"1 shard\(s\) are gone since .* as train-00002"),
     ):
         list(shard_photos(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        (["train-00000.tar", "train-00001.tar", "train-00003.tar"], "1 shard missing.*train-00002.tar"),
+        ([f"a_{number}_of_5.tar" for number in range(4)], "1 shard missing.*a_4_of_5.tar"),
+        (["2019.tar", "2024.tar", "1.tar", "3.tar", "train-000.tar", "train-907.tar"], ""),  # no places in a row
+        (["train-00000.tar", "val-00001.tar", "train-00002.tar"], ""),  # numbers run on over splits
+    ],
+)
+def test_shards_missing_between_others_are_named(tmp_path, there, missing):
+    for name in there:
+        (tmp_path / name).touch()
+    with warnings.catch_warnings(record=True) as lines:
+        warnings.simplefilter("always")
+        find_shards(tmp_path, by_split=False)
+    assert [bool(re.search(missing, str(line.message))) for line in lines] == [True] * bool(missing)
 
 
 def test_shards_that_count_from_1_or_without_zeros_are_all_there(tmp_path):
