@@ -1,5 +1,17 @@
-"""Functions on arrays for masks, depths, boxes and points: resizes, windows, losses, metrics and readers."""
+"""Functions on arrays for masks, depths, boxes, points and anomalies: resizes, windows, losses, metrics, readers."""
 
+from keras_vit.dense.anomalies import (
+    au_pro as au_pro,
+)
+from keras_vit.dense.anomalies import (
+    auroc as auroc,
+)
+from keras_vit.dense.anomalies import (
+    greedy_coreset as greedy_coreset,
+)
+from keras_vit.dense.depth import (
+    DepthMetric as DepthMetric,
+)
 from keras_vit.dense.depth import (
     align_depth as align_depth,
 )
@@ -83,6 +95,15 @@ from keras_vit.dense.masks import (
 )
 from keras_vit.dense.masks import (
     segmentation_scores as segmentation_scores,
+)
+from keras_vit.dense.matching import (
+    MaskClassification as MaskClassification,
+)
+from keras_vit.dense.matching import (
+    hungarian_matching as hungarian_matching,
+)
+from keras_vit.dense.matching import (
+    mask_classification_loss as mask_classification_loss,
 )
 from keras_vit.dense.queries import (
     boxes as boxes,

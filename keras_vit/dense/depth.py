@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -11,6 +12,7 @@ from keras_vit.checks import ArgumentError, check_choice
 _NYU = ((45 / 480, 471 / 480), (41 / 640, 601 / 640))  # rows and columns, of Eigen et al.
 _GARG = ((0.40810811, 0.99189189), (0.03594771, 0.96405229))
 Crop = Literal["nyu_eigen", "garg"]
+_IN_EPOCHS = ("abs_rel", "rmse", "delta1")
 
 
 def depth_from_bins(
@@ -106,8 +108,7 @@ def align_depth(
     if space == "inverse" and max_depth is None:
         raise ArgumentError(
             "inverse depths of 0 need a largest depth.\nReceived: max_depth=None with space='inverse'. Pass the "
-            "largest of the data, as 10 for NYUv2.",
-            parameters=("max_depth",),
+            "largest of the data, as 10 for NYUv2."
         )
     wanted = target[valid] if space == "depth" else 1 / target[valid]
     rows = np.stack([prediction[valid], np.ones(int(valid.sum()))], 1)
@@ -198,3 +199,68 @@ def _image_metrics(found: np.ndarray, wanted: np.ndarray) -> dict[str, float]:
         "silog": 100 * np.sqrt(max(square - mean**2, 0)),
         "silog_half": np.sqrt(max(square - mean**2 / 2, 0)),
     }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class DepthMetric(keras.metrics.Metric):
+    """One of the measures of `depth_metrics` over an epoch: the mean over its images; for `compile`.
+
+    Predictions are clamped to the range, and images without a depth in it do not count.
+
+    Examples:
+        >>> metric = keras_vit.dense.DepthMetric("abs_rel", max_depth=10)
+        >>> metric.update_state(np.full((1, 2, 2), 4.0), np.full((1, 2, 2), 5.0))
+        >>> float(metric.result())
+        0.25
+
+    Args:
+        measure: `"abs_rel"`, `"rmse"` or `"delta1"`.
+        min_depth: targets count above it, in their unit.
+        max_depth: targets count below it.
+
+    Labels and predictions are depths `(B, H, W)`.
+    """
+
+    def __init__(
+        self,
+        measure: Literal["abs_rel", "rmse", "delta1"] = "abs_rel",
+        min_depth: float = 0.001,
+        max_depth: float = 10.0,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        check_choice("measure", measure, _IN_EPOCHS)
+        super().__init__(name=name or measure, **options)
+        self.measure, self.min_depth, self.max_depth = measure, min_depth, max_depth
+        self.total = self.add_variable((), "zeros", dtype="float32", name="total")
+        self.images = self.add_variable((), "zeros", dtype="float32", name="images")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Adds the images of a batch; those of weight 0 do not count."""
+        target, found = (ops.cast(ops.convert_to_tensor(each), "float32") for each in (y_true, y_pred))
+        found = ops.clip(found, self.min_depth, self.max_depth)
+        valid = (target > self.min_depth) & (target < self.max_depth)
+        target = ops.where(valid, target, 1.0)
+        errors = {
+            "abs_rel": lambda: ops.abs(found - target) / target,
+            "rmse": lambda: (found - target) ** 2,
+            "delta1": lambda: ops.cast(ops.maximum(found / target, target / found) < 1.25, "float32"),
+        }[self.measure]()
+        counts = ops.cast(valid, "float32")
+        pixels = ops.sum(counts, (1, 2))
+        means = ops.sum(errors * counts, (1, 2)) / ops.maximum(pixels, 1)
+        means = ops.sqrt(means) if self.measure == "rmse" else means
+        known = pixels > 0
+        if sample_weight is not None:
+            known &= ops.reshape(ops.cast(sample_weight, "float32") > 0, (-1,))
+        self.total.assign_add(ops.sum(ops.where(known, means, 0.0)))
+        self.images.assign_add(ops.sum(ops.cast(known, "float32")))
+
+    def result(self) -> Any:
+        """The mean over images; 0 before any."""
+        return self.total / ops.maximum(self.images, 1)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        names = ("measure", "min_depth", "max_depth")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

@@ -76,6 +76,11 @@ def dice(logits: Any, labels: Any, ignore_class: int = IGNORED, smooth: float = 
     Raises:
         ValueError: for a label that is neither a class nor `ignore_class`, where labels are an array.
     """
+    return ops.mean(_image_dice(logits, labels, ignore_class, smooth))
+
+
+def _image_dice(logits: Any, labels: Any, ignore_class: int, smooth: float) -> Any:
+    """That of each image, `(B,)`."""
     logits, labels = _logits_and_labels(logits, labels, ignore_class)
     classes = logits.shape[-1]
     probabilities = ops.softmax(logits, axis=-1)
@@ -83,7 +88,7 @@ def dice(logits: Any, labels: Any, ignore_class: int = IGNORED, smooth: float = 
     valid = ops.cast(labels != ignore_class, "float32")[..., None]
     both = 2 * ops.sum(probabilities * truth * valid, axis=(1, 2)) + smooth
     total = ops.sum(probabilities**2, axis=(1, 2)) + ops.sum(truth**2, axis=(1, 2)) + smooth
-    return ops.mean(1 - both / total)
+    return ops.mean(1 - both / total, axis=1)
 
 
 def mask_dice(mask_logits: Any, mask_labels: Any) -> Any:
@@ -180,7 +185,12 @@ def gradient_loss(prediction: Any, target: Any, space: Literal["log", "depth"] =
 def _logits_and_labels(logits: Any, labels: Any, ignore_class: int) -> tuple[Any, Any]:
     """float32 logits of the labels' size, and int32 labels; raises for labels beyond the classes."""
     logits = ops.cast(ops.convert_to_tensor(logits), "float32")
-    classes = logits.shape[-1]
+    labels = known_labels(labels, logits.shape[-1], ignore_class)
+    return resize(logits, tuple(labels.shape[1:3])), labels
+
+
+def known_labels(labels: Any, classes: int, ignore_class: int) -> Any:
+    """int32 labels; raises for an array with one beyond the classes."""
     if isinstance(labels, np.ndarray):
         others = np.setdiff1d(labels, [*range(classes), ignore_class])
         if others.size:
@@ -189,8 +199,7 @@ def _logits_and_labels(logits: Any, labels: Any, ignore_class: int) -> tuple[Any
                 f"Received: the label {others[0]} in {int((labels == others[0]).sum())} pixels.",
                 parameters=("labels",),
             )
-    labels = ops.cast(ops.convert_to_tensor(labels), "int32")
-    return resize(logits, tuple(labels.shape[1:3])), labels
+    return ops.cast(ops.convert_to_tensor(labels), "int32")
 
 
 def _masks(mask_logits: Any, mask_labels: Any) -> tuple[Any, Any]:
@@ -217,13 +226,23 @@ def _root(value: Any) -> Any:
 
 
 class _Dense(keras.losses.Loss):
-    """A loss of whole maps: one scalar for a batch, which Keras must not divide again."""
+    """A loss of whole maps: one scalar for a batch, which Keras must not divide again.
+
+    Images of weight 0, as those that fill up a batch on several devices, do not count; other weights do not matter.
+    """
 
     _function: Callable[..., Any]
 
     def __init__(self, name: str | None = None, reduction: str = "none", **arguments: Any) -> None:
         super().__init__(name=name, reduction=reduction)
         self._arguments = arguments
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        if sample_weight is not None and self.reduction == "none":
+            y_true, ignored = ops.convert_to_tensor(y_true), self._arguments.get("ignore_class", 0)
+            known = ops.reshape(ops.cast(sample_weight, "float32") > 0, (-1,) + (1,) * (len(y_true.shape) - 1))
+            y_true, sample_weight = ops.where(known, y_true, ops.cast(ignored, y_true.dtype)), None
+        return super().__call__(y_true, y_pred, sample_weight)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return self._function(y_pred, y_true, **self._arguments)
@@ -267,22 +286,28 @@ class CrossEntropy(_Dense):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Dice(_Dense):
-    """`dice` for `compile`; labels are integers `(B, H, W)`."""
+    """`dice` for `compile`; labels are integers `(B, H, W)`. It is a mean over images, so devices may share a batch."""
 
-    _function = staticmethod(dice)
+    _function = staticmethod(_image_dice)
 
     def __init__(self, ignore_class: int = IGNORED, smooth: float = 1.0, name: str | None = None) -> None:
-        super().__init__(name, ignore_class=ignore_class, smooth=smooth)
+        super().__init__(name, "sum_over_batch_size", ignore_class=ignore_class, smooth=smooth)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class SigLoss(_Dense):
-    """`sig_loss` for `compile`; labels are depths `(B, H, W)`."""
+    """`sig_loss` for `compile`, perhaps with a share of `gradient_loss`; labels are depths `(B, H, W)`.
 
-    _function = staticmethod(sig_loss)
+    DINOv2's heads of DPT have a share of 0.5.
+    """
 
-    def __init__(self, warm_up: bool = False, name: str | None = None) -> None:
-        super().__init__(name, warm_up=warm_up)
+    def __init__(self, warm_up: bool = False, gradient_weight: float = 0.0, name: str | None = None) -> None:
+        super().__init__(name, warm_up=warm_up, gradient_weight=gradient_weight)
+
+    @staticmethod
+    def _function(prediction: Any, target: Any, warm_up: bool, gradient_weight: float) -> Any:
+        found = sig_loss(prediction, target, warm_up)
+        return found + gradient_weight * gradient_loss(prediction, target) if gradient_weight else found
 
 
 @keras.saving.register_keras_serializable("keras_vit")

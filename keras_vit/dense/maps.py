@@ -58,7 +58,7 @@ def resize(maps: Any, size: Size, method: Method = "bilinear", align_corners: bo
     if None in maps.shape[1:3] or not all(isinstance(side, (int, np.integer)) for side in size):
         return _resize_in_graph(maps, size, method, align_corners)
     if min(size) < 1:
-        raise ArgumentError(f"`size` must be at least 1 by 1.\nReceived: size={tuple(size)}.", parameters=("size",))
+        raise ArgumentError(f"`size` must be at least 1 by 1.\nReceived: size={tuple(size)}.")
     if tuple(maps.shape[1:3]) == tuple(size):
         return maps
     rows, columns = (_weights(n, m, method, align_corners) for n, m in zip(maps.shape[1:3], size, strict=True))
@@ -80,8 +80,11 @@ def adaptive_pool(maps: Any, bins: int) -> Any:
     """
     maps, numeric = _as_maps(maps)
     if bins < 1:
-        raise ArgumentError(f"`bins` must be at least 1.\nReceived: bins={bins}.", parameters=("bins",))
-    return _product(maps, _means(maps.shape[1], bins), _means(maps.shape[2], bins), numeric)
+        raise ArgumentError(f"`bins` must be at least 1.\nReceived: bins={bins}.")
+    if None not in maps.shape[1:3]:
+        return _product(maps, _means(maps.shape[1], bins), _means(maps.shape[2], bins), numeric)
+    _, h, w, _ = keras.ops.shape(maps)
+    return _graph_product(maps, _graph_means(h, bins), _graph_means(w, bins))
 
 
 def pad_to_multiple(images: Any, multiple: int, where: Literal["centre", "end"] = "centre") -> Padded:
@@ -102,9 +105,7 @@ def pad_to_multiple(images: Any, multiple: int, where: Literal["centre", "end"] 
     check_choice("where", where, ("centre", "end"))
     images, numeric = _as_maps(images)
     if multiple < 1:
-        raise ArgumentError(
-            f"`multiple` must be at least 1 pixel.\nReceived: multiple={multiple}.", parameters=("multiple",)
-        )
+        raise ArgumentError(f"`multiple` must be at least 1 pixel.\nReceived: multiple={multiple}.")
     missing = [-size % multiple for size in images.shape[1:3]]
     before = [each // 2 if where == "centre" else 0 for each in missing]
     (top, left), (bottom, right) = before, [each - one for each, one in zip(missing, before, strict=True)]
@@ -137,8 +138,7 @@ def windows(size: Size, window: int | Size, stride: int | Size | None = None, ru
     if min(*size, *sides, *steps) < 1:
         raise ArgumentError(
             f"sizes, windows and strides must be at least 1.\nReceived: size={tuple(size)}, window={window}, "
-            f"stride={stride}.",
-            parameters=("size", "window", "stride"),
+            f"stride={stride}."
         )
     if rule == "dinov3" and size[0] < sides[0] and size[1] < sides[1]:
         sides = (min(size), min(size))
@@ -305,11 +305,17 @@ def _cubic(distance: Any, where: Any = np.where) -> Any:
 
 def _resize_in_graph(maps: Any, size: Sequence[Any], method: str, align_corners: bool) -> Any:
     """As `resize`, of sizes that only a running graph knows; float32 places instead of float64."""
-    batch, h, w, channels = keras.ops.shape(maps)
+    _, h, w, _ = keras.ops.shape(maps)
     rows, columns = (_graph_weights(n, m, method, align_corners) for n, m in zip((h, w), size, strict=True))
+    return _graph_product(maps, rows, columns)
+
+
+def _graph_product(maps: Any, rows: Any, columns: Any) -> Any:
+    """As `_product`, with matrices of a graph."""
+    batch, h, w, channels = keras.ops.shape(maps)
     rows, columns = (keras.ops.cast(each, maps.dtype) for each in (rows, columns))
     found = keras.ops.matmul(rows, keras.ops.reshape(maps, (batch, h, w * channels)))
-    return keras.ops.matmul(columns, keras.ops.reshape(found, (batch, size[0], w, channels)))
+    return keras.ops.matmul(columns, keras.ops.reshape(found, (batch, keras.ops.shape(rows)[0], w, channels)))
 
 
 def _graph_weights(n: Any, size: Any, method: str, align_corners: bool) -> Any:
@@ -328,6 +334,15 @@ def _graph_weights(n: Any, size: Any, method: str, align_corners: bool) -> Any:
         of_tap = ops.cast(ops.clip(first + tap, 0, old - 1)[:, None] == sources, "float32")
         shares = shares + of_tap * _cubic(ops.abs(places - first - tap), ops.where)[:, None]
     return shares
+
+
+def _graph_means(n: Any, bins: int) -> Any:
+    """As `_means`, by operations of a graph."""
+    ops = keras.ops
+    places, sources = ops.arange(bins, dtype="int32"), ops.arange(n, dtype="int32")
+    starts, ends = places * n // bins, ((places + 1) * n + bins - 1) // bins
+    inside = (sources >= starts[:, None]) & (sources < ends[:, None])
+    return ops.cast(inside, "float32") / ops.cast(ends - starts, "float32")[:, None]
 
 
 def _means(n: int, bins: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from keras_vit.dense.maps import resize
 _CITYSCAPES = (7, 8, 11, 12, 13, 17, *range(19, 29), 31, 32, 33)  # ids of the 19 classes that count, in their order
 _UNITS = {"depth_mm": 1000.0, "depth_kitti": 256.0}  # levels of a metre
 _NAMED = ("ade20k", "cityscapes")
+_STRETCHED = {"L;2": 85, "L;4": 17}  # what Pillow multiplies grey levels of 2 and 4 bits by
 LabelRule = Literal["ade20k", "cityscapes"]
 
 
@@ -81,8 +82,7 @@ def segmentation_scores(
                 wrong = values[(values < 0) | (values >= classes)][0]
                 raise ArgumentError(
                     f"`{name}` must be from 0 to {classes - 1}, and labels may be {ignore_class} for pixels that do "
-                    f"not count.\nReceived: {wrong} in image {number}.",
-                    parameters=(name,),
+                    f"not count.\nReceived: {wrong} in image {number}."
                 )
         confusion += np.bincount(classes * truth + found, minlength=classes**2).reshape(classes, classes)
     return confusion_scores(confusion)
@@ -169,9 +169,7 @@ def map_labels(labels: Any, rule: LabelRule | Mapping[int, int] | Sequence[int] 
     rule = rule if isinstance(rule, Mapping) else dict(enumerate(np.asarray(rule).tolist()))
     values, places = np.unique(labels, return_inverse=True)
     if unknown := [value for value in values.tolist() if value not in rule]:
-        raise ArgumentError(
-            f"`rule` must have each label.\nReceived: {len(rule)} labels, without {unknown[0]}.", parameters=("rule",)
-        )
+        raise ArgumentError(f"`rule` must have each label.\nReceived: {len(rule)} labels, without {unknown[0]}.")
     mapped = np.array([rule[value] for value in values.tolist()], "int32")
     return mapped[places].reshape(labels.shape)
 
@@ -182,7 +180,7 @@ def read_mask(
     """The classes or depths in a picture file; palette files are read as indices, never as colours.
 
     Args:
-        path: of a PNG, or another file without loss, of indices or grey levels of 1, 8 or 16 bits.
+        path: of a PNG, or another file without loss, of indices or grey levels of 1, 2, 4, 8 or 16 bits.
         rule: `None` for levels as they are; `"ade20k"` or `"cityscapes"` as of `map_labels`; `"depth_mm"` for
             millimetres, as NYUv2; `"depth_kitti"` for 1/256 m.
 
@@ -201,7 +199,9 @@ def read_mask(
             raise ArgumentError(
                 f"a mask must be kept without loss.\nReceived: the JPEG {path}. Write it as PNG.", parameters=("path",)
             )
+        stretched = _STRETCHED.get(file.tile[0][3], 1) if file.tile and file.format == "PNG" else 1
         levels = np.array(file)
+    levels = levels // stretched if stretched > 1 else levels
     if levels.ndim == 3:
         colours = levels[..., :3].reshape(-1, levels.shape[-1])[:, :3]
         if not (colours == colours[:, :1]).all():

@@ -242,17 +242,17 @@ def propagate_labels(
     context_features: Any,
     context_labels: Any,
     top: int = 5,
-    radius: float = 12.0,
+    radius: float | None = 12.0,
     temperature: float = 0.2,
 ) -> np.ndarray:
     """Labels of a photo's patches from frames whose labels are known, as DINOv3's notebook follows a video.
 
     Args:
         features: `(h, w, D)`.
-        context_features: `(T, h, w, D)` of T frames.
-        context_labels: `(T, h, w, K)`, shares of each class.
+        context_features: `(T, h, w, D)` of T frames; without a radius `(..., D)` of any patches.
+        context_labels: `(T, h, w, K)`, or `(..., K)`, shares of each class.
         top: how many of the most similar patches count.
-        radius: patches; farther ones do not count (Euclidean).
+        radius: patches; farther ones do not count (Euclidean). `None` for all.
         temperature: of the softmax of their cosines.
 
     Returns:
@@ -261,9 +261,10 @@ def propagate_labels(
     h, w, _ = np.shape(features)
     labels = keras.ops.convert_to_numpy(context_labels).reshape(-1, np.shape(context_labels)[-1])
     cosines = _unit_rows(features) @ _unit_rows(context_features).T
-    places = np.indices((h, w)).reshape(2, -1).T
-    is_near = ((places[:, None] - places[None]) ** 2).sum(-1) <= radius**2
-    cosines = np.where(np.tile(is_near, len(context_features)), cosines, -np.inf)
+    if radius is not None:
+        places = np.indices((h, w)).reshape(2, -1).T
+        is_near = ((places[:, None] - places[None]) ** 2).sum(-1) <= radius**2
+        cosines = np.where(np.tile(is_near, len(context_features)), cosines, -np.inf)
     best = np.argsort(-cosines, axis=1, kind="stable")[:, :top]
     scores = np.take_along_axis(cosines, best, 1) / temperature
     shares = np.exp(scores - scores.max(1, keepdims=True))

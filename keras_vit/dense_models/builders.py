@@ -1,4 +1,4 @@
-"""From names and files to models of maps: `segmenter` and `depth_estimator`.
+"""From names and files to models of maps: `segmenter`, `depth_estimator` and `keypoint_estimator`.
 
 The encoder of a published head is in its file, in a folder next to it, or passed; a fresh head takes any encoder.
 """
@@ -12,35 +12,23 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_vit.annotations import FilePath, Shape, Tensor
 from keras_vit.builders import build, config_and_shape
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int, with_hints
-from keras_vit.config.heads import DEPTH, DEPTHS, MAP_HEADS, SEGMENTATION, tap_blocks
+from keras_vit.config.heads import DEPTH, DEPTHS, DETECTION, KEYPOINTS, MASKS, QUERIES, SEGMENTATION, tap_blocks
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, variant
 from keras_vit.config.vit import ViTConfig
-from keras_vit.layers import DepthFromBins, DepthOutput, DPTHead, LinearHead, PadToMultiple, ResizeToImages, TapMaps
-from keras_vit.layers.configurable import at_least_float32
-from keras_vit.model.copies import (
-    float32_copy,
-    initialize_variables,
-    release,
-    under_policy_of,
-    uninitialized_variables,
-    with_input_shape,
-)
+from keras_vit.dense_models.heads import filled_head, fresh_head, fresh_queries, taps_of
+from keras_vit.dense_models.queries import between_tokens, mask_scores, rebuilt, with_queries
+from keras_vit.layers import DepthFromBins, DepthOutput, PadToMultiple, ResizeToImages, TapMaps
+from keras_vit.model.copies import with_input_shape
 from keras_vit.model.dense_model import DenseModel
 from keras_vit.model.freezing import set_trainable
-from keras_vit.model.graph import build_graph
-from keras_vit.model.head import Head
 from keras_vit.model.layer_access import (
-    bias_layers,
     encoder_blocks,
     encoder_norm,
     lora_layers,
-    position_layers,
-    weight_paths,
 )
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.weights.families import HEAD_LAYOUTS
@@ -53,12 +41,16 @@ _FRESH = {  # heads: the layout whose rules they follow on DINOv3, and on others
     (SEGMENTATION, "linear"): ("dinov3_segmentation", "dinov2_segmentation"),
     (SEGMENTATION, "linear4"): ("dinov3_segmentation", "dinov2_segmentation"),
     (SEGMENTATION, "dpt"): ("huggingface_dpt_classes",) * 2,
+    (SEGMENTATION, "upernet"): ("mmseg_upernet_pyramid",) * 2,
+    (SEGMENTATION, "segmenter"): ("segmenter",) * 2,
+    (SEGMENTATION, "eomt"): ("eomt",) * 2,
     (DEPTH, "linear"): ("dinov3_depth", "dinov2_depth"),
     (DEPTH, "linear4"): ("dinov3_depth", "dinov2_depth"),
     (DEPTH, "dpt"): ("depth_anything",) * 2,
     (DEPTH, "dpt_metric"): ("depth_anything",) * 2,
 }
 _BINS = 256
+_PIXELS = {"mean", "std"}  # facts that no config has
 _FIRST_VERSION = "depth_anything_vit"  # how names of Depth Anything's files of version 1 begin
 
 
@@ -90,24 +82,33 @@ def segmenter(
         encoder: a `VisionTransformer`, or what `build` takes as `config`. One that puts out all tokens of images of
             this shape shares its weights with the result; of any other they are copied.
         head: of a fresh one, `"linear"`, BatchNorm and a convolution of one pixel on the last block; `"linear4"`, on
-            four: for DINOv3 evenly spread, else the last; or `"dpt"`, of Dense Prediction Transformers.
+            four: for DINOv3 evenly spread, else the last; `"dpt"`, of Dense Prediction Transformers; `"upernet"`, with
+            the pyramid of BEiT and MAE, on the blocks after a third, a half, two thirds and all, not normed;
+            `"segmenter"`, the mask transformer of Segmenter, on the last block; or `"eomt"`, 100 queries with a class
+            and a mask each among the tokens of the last three blocks, four of more than 12, five of more than 24. It
+            learns by `keras_vit.dense.MaskClassification`, and the encoder is copied.
         weights: of a published head, or one that `save_checkpoint` wrote: a file, a folder, `"hf:owner/repository"` or
             an https URL. Its names tell what it is, and a `config.json` in its folder. DINOv2's and DINOv3's heads are
             published alone: the encoder is the argument `encoder`, or in the folder `encoder` next to the file.
-        classes: K. Another number than the file's gets a new last layer, whose kernel is zero.
+        classes: K. Another number than the file's gets a new last layer, whose kernel is zero; of a mask transformer
+            new class embeddings.
         blocks: numbers of the passed blocks that the head reads; by default the family's.
         input_shape: `(H, W, C)`, any H and W for heads that pad, as those of DINOv2 and DINOv3: zeros around the
-            centre, and the output is resized from the padded to the unpadded size. Else multiples of the patch. They
-            may be `None`. By default the encoder's.
+            centre, and the output is resized from the padded to the unpadded size; and of Segmenter: zeros at bottom
+            and right, and the output is cropped. Else multiples of the patch. They may be `None`. By default the
+            encoder's.
         output_size: `"image"`, or `"head"` for the head's own grid.
-        raw: of heads of masks, which are not in this version.
+        raw: of EoMT, whether to give classes and masks of queries, from which `keras_vit.dense` has `panoptic` and
+            `instances`, instead of scores of each pixel.
         freeze: whether the encoder is frozen, one that is shared too.
         resize_method: of the encoder's position table, as in `build`.
         strict: whether to refuse weights that must be adapted.
         name: of the model.
 
     Returns:
-        A `DenseModel` of float32 logits.
+        A `DenseModel` of float32 logits `(B, H, W, K)`. EoMT's are scores: the sum over queries of class probability
+        times mask. With `raw` a dict: `class_logits` `(B, Q, K + 1)`, the last class is none, and `mask_logits`
+        `(B, h, w, Q)`, of a fourth of the image's size.
 
     Raises:
         ValueError: for arguments that are wrong or contradict each other, and a head without an encoder.
@@ -117,24 +118,31 @@ def segmenter(
     Warns:
         UserWarning: of an encoder with random weights.
 
-    Source: the linear heads of DINOv2, arXiv:2304.07193, and DINOv3, arXiv:2508.10104; DPT, arXiv:2103.13413.
+    Source: the linear heads of DINOv2, arXiv:2304.07193, and DINOv3, arXiv:2508.10104; DPT, arXiv:2103.13413; UPerNet,
+    arXiv:1807.10221, with the pyramid of BEiT, arXiv:2106.08254; Segmenter, arXiv:2105.05633; EoMT, arXiv:2503.19108.
     """
     check_choice("output_size", output_size, ("image", "head"))
-    if raw:
+    classes = None if classes is None else check_positive_int("classes", classes)
+    wanted = _Wanted(SEGMENTATION, encoder, head, blocks, input_shape, resize_method, strict)
+    found = _head(wanted, weights)
+    of_masks = head == "eomt" if found is None else found.layout.kind == MASKS
+    if raw and not of_masks:
         raise ArgumentError(
             "`raw` is for heads of masks.\nReceived: raw=True for a head of classes. Leave it out.", parameters=("raw",)
         )
-    classes = None if classes is None else check_positive_int("classes", classes)
-    wanted = _Wanted(SEGMENTATION, encoder, head, blocks, input_shape, resize_method, strict)
-    opened = _open(wanted, _head(wanted, weights))
+    opened = _open(wanted, found)
     if opened.found is None and classes is None:
         raise ArgumentError(
             "a fresh head needs the number of its classes.\nReceived: classes=None. Pass `classes=`.",
             parameters=("classes",),
         )
     outputs, lines = _outputs(opened, classes, strict)
-    if output_size == "image":
-        outputs = ResizeToImages(opened.row.resize, dtype="float32", name="resize")([outputs, opened.encoder.images])
+    if of_masks:
+        outputs = outputs if raw else mask_scores(outputs, opened.encoder.images, output_size)
+    elif output_size == "image":
+        multiple = opened.encoder.model.config.stride if opened.row.pads == "end" else 1
+        back = ResizeToImages(opened.row.resize, multiple=multiple, dtype="float32", name="resize")
+        outputs = back([outputs, opened.encoder.images])
     return _model(opened, outputs, freeze, name, lines, {})
 
 
@@ -217,6 +225,35 @@ def depth_estimator(
     return _model(opened, outputs, freeze, name, lines, {"unit": depths.unit, "depth_range": depths.range})
 
 
+@with_hints
+def keypoint_estimator(weights: FilePath, *, input_shape: Shape | None = None, name: str | None = None) -> DenseModel:
+    """Builds a model that gives a heatmap of each of a person's points: ViTPose.
+
+    An image shows one person, cut from a photo by a box of the input's aspect, 1.25 times as large as the person's;
+    `keras_vit.dense.keypoints` finds the points in the photo.
+
+    Args:
+        weights: a file or folder of transformers, `"hf:owner/repository"` or an https URL.
+        input_shape: `(H, W, C)`, multiples of the patch; they may be `None`. The position table is resized to it. By
+            default that of the table, in published files `(256, 192, 3)`.
+        name: of the model.
+
+    Returns:
+        A `DenseModel` of float32 heatmaps `(B, h, w, K)`, h and w a fourth of H and W with patches of 16 pixels.
+
+    Raises:
+        ValueError: for sizes that cannot be.
+        FileNotFoundError: if `weights` is a path and nothing is there.
+        CheckpointError: (a `ValueError`) if the file cannot be read, has no such head, or contradicts its config.
+
+    Source: ViTPose, arXiv:2204.12484.
+    """
+    found = read_task_head(weights, KEYPOINTS)
+    opened = _open(_Wanted(KEYPOINTS, None, None, None, input_shape, None, False), found)
+    outputs, lines = _outputs(opened, None, strict=False)
+    return _model(opened, outputs, False, name, lines, {})
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoder:
     """An encoder in the graph of a model of maps.
@@ -283,12 +320,32 @@ def _head(wanted: _Wanted, weights: FilePath | None) -> HeadCheckpoint | None:
     if weights is None:
         check_choice("head", wanted.head, tuple(head for task, head in _FRESH if task == wanted.task))
         return None
+    return read_task_head(weights, wanted.task)
+
+
+_BUILDERS = {
+    SEGMENTATION: "segmenter",
+    DEPTH: "depth_estimator",
+    DETECTION: "detector",
+    KEYPOINTS: "keypoint_estimator",
+}  # by task
+
+
+def read_task_head(weights: FilePath, task: str) -> HeadCheckpoint:
+    """The head of a file.
+
+    Args:
+        weights: a file, a folder, a name or an address.
+        task: that the head must be for.
+
+    Raises:
+        CheckpointError: for a file that cannot be read, without a head, or with a head for another task.
+    """
     found = read_head(find_file(weights, None).path)
-    if found.layout.task != wanted.task:
-        builder = {SEGMENTATION: "segmenter", DEPTH: "depth_estimator"}[found.layout.task]
+    if found.layout.task != task:
         raise CheckpointError(
-            f"the file must hold a head of {wanted.task}.\nReceived: {found.path}, of {found.layout.task}. Pass it to "
-            f"`keras_vit.{builder}`."
+            f"the file must hold a head of {task}.\nReceived: {found.path}, of {found.layout.task}. Pass it to "
+            f"`keras_vit.{_BUILDERS[found.layout.task]}`."
         )
     return found
 
@@ -362,14 +419,37 @@ def _open(wanted: _Wanted, found: HeadCheckpoint | None) -> _Opened:
         words = f"{encoder.model.weights_layout} {wanted.encoder if isinstance(wanted.encoder, str) else ''}"
         row = HEAD_LAYOUTS[layouts["dinov3" not in f"{words} {encoder.model.name}"]]
     row = dataclasses.replace(row, normed=facts.get("normed", row.normed))
-    count, joined = _taps_of(row, found, wanted.head, encoder.model)
-    maps, numbers = _taps(encoder, row, _blocks(wanted, found), count, joined)
+    if row.kind == MASKS:
+        return _open_masks(wanted, encoder, row, found)
+    count, joined = taps_of(row, found, wanted.head, encoder.model.config)
+    file = "" if wanted.blocks or found is None else f", of {found.path}"
+    maps, numbers = _taps(encoder, row, _blocks(wanted, found), count, joined, file)
     default = f"{row.software}, by default"
-    values = {"blocks": numbers, "normed_taps": row.normed, "class_token_in_taps": joined, "padding": pads}
+    values = {"blocks": numbers, "normed_taps": row.normed, "class_token_in_taps": joined, "padding": pads or "none"}
     sources = {"blocks": "the caller" if wanted.blocks else "the file's metadata" if "blocks" in facts else default}
     return _Opened(
         encoder, row, found, maps, numbers, {name: (str(v), sources.get(name, default)) for name, v in values.items()}
     )
+
+
+def _open_masks(wanted: _Wanted, encoder: Encoder, row: HeadLayout, found: HeadCheckpoint | None) -> _Opened:
+    """The encoder with the queries of a head in its last blocks, and what that head reads."""
+    if wanted.blocks is not None:
+        raise ArgumentError(
+            "a head of masks reads the last block, and its file or the encoder's depth says which have queries.\n"
+            f"Received: blocks={tuple(wanted.blocks)!r}. Leave it out.",
+            parameters=("blocks",),
+        )
+    default = f"{row.software}, by default"
+    if found is None:
+        queries, blocks = fresh_queries(encoder.model.config)
+        model, source = between_tokens(encoder.model, queries, blocks), default
+    else:
+        model, blocks, source = with_queries(encoder.model, found), found.facts["num_blocks"], "the file's metadata"
+    facts = {"num_blocks": (str(blocks), source), "masked_attention": ("off", default)}
+    report = tuple(line for line in encoder.report if not ((match := _UNREAD.match(line)) and row.knows(match[1])))
+    encoder = dataclasses.replace(encoder, model=model, images=model.input, padded=model.input, report=report)
+    return _Opened(encoder, row, found, [model.output, model.input], (model.config.num_layers,), facts)
 
 
 def _blocks(wanted: _Wanted, found: HeadCheckpoint | None) -> Sequence[int] | str | None:
@@ -380,31 +460,10 @@ def _blocks(wanted: _Wanted, found: HeadCheckpoint | None) -> Sequence[int] | st
     return found.facts.get("blocks") or ("last" if first else None)
 
 
-def _taps_of(
-    row: HeadLayout, found: HeadCheckpoint | None, head: str | None, model: VisionTransformer
-) -> tuple[int, bool]:
-    """How many taps a head reads, and whether the class token is concatenated to each patch."""
-    if row.kind == "dpt":
-        fresh = row.name.startswith("huggingface") and bool(model.config.num_prefix_tokens)
-        return 4, "readout_0/kernel" in found.tensors if found is not None else fresh
-    if found is None:
-        return {"linear": 1, "linear4": 4}[str(head)], row.class_token and bool(model.config.num_prefix_tokens)
-    width = model.config.hidden_size * (1 + row.class_token)
-    channels = found.tensors["classifier/kernel"].shape[2]
-    ratios = (1, 4) if row.class_token or row.task == SEGMENTATION else (1, 4, 2, 8)  # DINOv3's may join the token
-    if channels not in [width * ratio for ratio in ratios]:
-        raise CheckpointError(
-            f"a head must read one tap of the encoder or four, of width {width}.\n"
-            f"Received: {found.path}, which reads {channels} channels. Pass the encoder that it was trained on."
-        )
-    ratio = channels // width
-    return {2: 1, 8: 4}.get(ratio, ratio), row.class_token or ratio in (2, 8)
-
-
 def _taps(
-    opened: Encoder, row: HeadLayout, blocks: Sequence[int] | str | None, count: int, joined: bool
+    opened: Encoder, row: HeadLayout, blocks: Sequence[int] | str | None, count: int, joined: bool, file: str
 ) -> tuple[list[Tensor], tuple[int, ...]]:
-    """Maps of the taps, and the numbers of their blocks."""
+    """Maps of the taps, and the numbers of their blocks, which stand in a file unless the caller gives them."""
     model = opened.model
     layers, norm = encoder_blocks(model), encoder_norm(model)
     if blocks is None or isinstance(blocks, str):
@@ -414,18 +473,21 @@ def _taps(
         if len(numbers) != count or any(type(each) is not int or not 0 < each <= len(layers) for each in numbers):
             raise ArgumentError(
                 f"`blocks` must be {count} numbers from 1 to {len(layers)}, of blocks that are passed.\n"
-                f"Received: blocks={numbers!r}.",
+                f"Received: blocks={numbers!r}{file}.",
                 parameters=("blocks",),
             )
-    if row.normed and norm is None:
+    if row.normed is True and norm is None:
         raise ArgumentError(
             "this head reads taps after the encoder's last LayerNorm, which this encoder lacks.\n"
             f"Received: {model.name!r} with final_norm={model.config.final_norm!r}.",
             parameters=("encoder",),
         )
     tokens = [layers[number - 1].output for number in numbers]
-    if row.normed:
-        tokens = [model.output if each is norm.input else norm(each) for each in tokens]
+    if norm is not None:
+        last = layers[-1].output
+        normed = [row.normed is True or (row.normed == "last" and each is last) for each in tokens]
+        pairs = zip(tokens, normed, strict=True)
+        tokens = [(model.output if each is norm.input else norm(each)) if yes else each for each, yes in pairs]
     maps = TapMaps(model.config.stride, model.config.num_prefix_tokens, joined, name="taps")
     return maps([opened.padded, model.output, *tokens]), numbers
 
@@ -435,10 +497,8 @@ def _outputs(opened: _Opened, count: int | None, strict: bool) -> tuple[Tensor, 
     if opened.found is None:
         layer = fresh_head(opened.row, count or 1, opened.encoder.model.config, [m.shape[-1] for m in opened.maps])
         return layer(opened.maps), []
-    if count is None or opened.row.task == DEPTH:
-        count = opened.found.last_axis(f"{last_layer(opened.row)}/kernel")
-    patch = opened.encoder.model.config.stride
-    layer, lines = filled_head(opened.found, count, patch, [tuple(each.shape) for each in opened.maps], strict)
+    wanted, config = None if opened.row.task == DEPTH else count, opened.encoder.model.config
+    layer, lines = filled_head(opened.found, wanted, config, [tuple(each.shape) for each in opened.maps], strict)
     return layer(opened.maps), lines
 
 
@@ -447,12 +507,20 @@ def _model(
 ) -> DenseModel:
     model, row, found, images = opened.encoder.model, opened.row, opened.found, opened.encoder.images
     for layer in model.layers:
+        if layer.name == QUERIES:
+            continue  # which are of the head
         if freeze or (not row.normed and layer is encoder_norm(model)):
             set_trainable(layer, False)
     record = dataclasses.replace(model.preprocessing, resize="squash", interpolation="bilinear", antialias=False)
+    if found is not None:
+        record = dataclasses.replace(record, **{part: found.facts[part] for part in _PIXELS & found.facts.keys()})
     size = None if None in images.shape[1:3] else tuple(images.shape[1:3])
     whole = found is not None and found.has_encoder
-    unread = {name if whole else f"{ENCODER}/{name}": array for name, array in opened.encoder.unread.items()}
+    of_encoder = opened.encoder.unread.items()
+    if whole and found is not None:
+        unread = {name: array for name, array in of_encoder if name.startswith(found.encoder)}
+    else:
+        unread = {f"{ENCODER}/{name}": array for name, array in of_encoder}
     names = None if found is None else found.facts.get("class_names")
     made = DenseModel(
         images,
@@ -475,125 +543,21 @@ def _model(
     return made
 
 
-_SIZES = {  # D: channels of the four maps, and F, of Depth Anything
-    384: ((48, 96, 192, 384), 64),
-    768: ((96, 192, 384, 768), 128),
-    1024: ((256, 512, 1024, 1024), 256),
-}
-
-
-def last_layer(row: HeadLayout) -> str:
-    """Name of the layer of K outputs."""
-    return "classifier" if row.kind == "linear" else "out_3"
-
-
-def fresh_head(row: HeadLayout, count: int, config: ViTConfig, widths: Sequence[int]) -> keras.layers.Layer:
-    """A head with weights as its initializers draw them.
-
-    Args:
-        row: whose rules it follows.
-        count: K.
-        config: of the encoder.
-        widths: channels of each tap.
-    """
-    arguments: dict[str, Any] = {"dtype": at_least_float32(), "name": MAP_HEADS[row.task], **row.options}
-    if row.kind == "linear":
-        return LinearHead(count, use_batch_norm=row.rule != "bins" or "upsample" not in row.options, **arguments)
-    width = config.hidden_size
-    channels, features = _SIZES.get(width, (tuple(max(width // part, 1) for part in (8, 4, 2, 1)), max(width // 6, 8)))
-    classes = row.options.get("end") == "classes"
-    units: dict[str, Any] = {
-        "unit_bias": not classes,
-        "unit_norm": classes,
-        "first_units": 1,
-        "patch_size": config.stride,
-    }
-    return DPTHead(channels, features, count, readout=widths[0] > width, **units, **arguments)
-
-
-def filled_head(
-    found: HeadCheckpoint, count: int, patch_size: int, shapes: Sequence[Shape], strict: bool
-) -> tuple[keras.layers.Layer, list[str]]:
-    """A head with the weights of its file, and report lines on new weights.
-
-    Args:
-        found: the file's head.
-        count: K; another than the file's gets a new last layer, of zeros.
-        patch_size: of the encoder.
-        shapes: of the maps of taps.
-        strict: whether to refuse a new last layer.
-
-    Raises:
-        CheckpointError: if the file's arrays have other shapes than its layout's layers.
-    """
-    row, tensors, lines, last = found.layout, dict(found.tensors), [], last_layer(found.layout)
-    if count != found.last_axis(f"{last}/kernel"):
-        old = tensors[f"{last}/kernel"]
-        lines = [f"new {last}", f"set aside {last} of {old.shape[-1]} classes"]
-        tensors |= {f"{last}/kernel": np.zeros((*old.shape[:-1], count)), f"{last}/bias": np.zeros(count)}
-    if strict and lines:
-        raise CheckpointError(
-            "with `strict=True` a head must fit as it is.\n"
-            f"Received: {found.path}, which would need: {'; '.join(lines)}. Pass strict=False to allow this."
-        )
-    arguments = {"dtype": at_least_float32(), "name": MAP_HEADS[row.task], **row.options}
-    with uninitialized_variables():
-        if row.kind == "linear":
-            layer = LinearHead(count, use_batch_norm="batch_norm/gamma" in tensors, **arguments)
-        else:
-            layer = DPTHead(outputs=count, patch_size=patch_size, **_dpt_arguments(found), **arguments)
-        layer.build([tuple(shape) for shape in shapes])
-    variables = {weight.path.partition(f"{layer.name}/")[2]: weight for weight in layer.weights}
-    try:
-        _check_fit(found, variables, tensors)
-    except BaseException:
-        release(variables.values())
-        raise
-    initialize_variables(variables, tensors)
-    return layer, lines
-
-
-def _dpt_arguments(found: HeadCheckpoint) -> dict[str, Any]:
-    """What the tensors show of a `DPTHead`."""
-    there = found.tensors
-    has_before = {"before": "relu"} if "before/kernel" in there and found.layout.name == "huggingface_dpt" else {}
-    return {
-        "channels": [found.last_axis(f"project_{number}/kernel") for number in range(4)],
-        "features": found.last_axis("conv_level_0/kernel"),
-        "readout": "readout_0/kernel" in there,
-        "tap_norm": "batch_norm_tap_0/gamma" in there,
-        "unit_bias": "fuse_0/unit_2/filter_1/bias" in there,
-        "unit_norm": "fuse_0/unit_2/batch_norm_1/gamma" in there,
-        "first_units": 2 if "fuse_0/unit_1/filter_1/kernel" in there else 1,
-        "auxiliary": found.last_axis("auxiliary_3/kernel"),
-        "end_width": found.last_axis("out_2/kernel") or 32,
-        **has_before,
-    }
-
-
-def _check_fit(found: HeadCheckpoint, variables: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
-    shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
-    in_file = {path: tuple(array.shape) for path, array in tensors.items()}
-    wrong = [
-        f"{path}: file {in_file.get(path, 'none')}, model {shapes.get(path, 'none')}"
-        for path in sorted({*shapes, *in_file})
-        if shapes.get(path) != in_file.get(path)
-    ]
-    if wrong:
-        raise CheckpointError(
-            f"the head of a file must have the shapes of its layout.\nReceived: {found.path} with "
-            f"{'; '.join(wrong[:5])}. Bring the file again, or pass the encoder that it was trained on."
-        )
-
-
-_OF_HEAD = re.compile(r"set aside (\d+ arrays|head) outside of")  # a line on the head in the same file
+# Lines on the head in the same file, and on arrays as those of a head next to it.
+_OF_HEAD = re.compile(
+    r"set aside ((\d+ arrays|head) outside of|\d+ arrays, as (.+\.)?(auxiliary|decode)_head)|.*, as Segmenter computes"
+    r"|model_type '(mmseg|segmenter)' is not known|set aside the text tower, "
+)
+_UNREAD = re.compile(r"set aside (?:\d+ arrays, as )?(\S+), which no forward pass reads")
+# A line that is no adaptation: on what is not read, or what the file does not say.
+_NO_CHANGE = re.compile(r"set aside|.*(since the file does not say|read off the tensors, since no config says)")
 
 
 def open_encoder(
     encoder: Any,
     weights: Path | None,
     input_shape: Shape | None,
-    pads: bool,
+    pads: str,
     resize_method: str | None,
     strict: bool,
     shares_file: bool = False,
@@ -605,7 +569,7 @@ def open_encoder(
         encoder: a `VisionTransformer`, a `ViTConfig`, the name of a variant, or `None` for that of `weights`.
         weights: file or folder of the encoder's weights, or `None`.
         input_shape: `(H, W, C)`; by default that of the encoder.
-        pads: whether zeros are put around images that patches do not tile.
+        pads: where zeros are put around images that patches do not tile, as `HeadLayout` says.
         resize_method: of the position table, or `None`.
         strict: whether to refuse weights that must be adapted.
         shares_file: whether the file of `weights` holds a head too, which is not read.
@@ -635,7 +599,7 @@ def open_encoder(
     model = build(encoder, include_top=False, pooling="none", weights=weights, input_tensor=padded, **adapted)
     unread = {} if weights is None else unread_arrays(weights, model.weights_layout)
     report = tuple(line for line in model.load_report if not (shares_file and _OF_HEAD.match(line)))
-    adaptations = [line for line in report if not line.startswith("set aside")]
+    adaptations = [line for line in report if not _NO_CHANGE.match(line)]
     if strict and shares_file and adaptations:
         raise CheckpointError(
             "with `strict=True` a file must fit as it is.\n"
@@ -644,7 +608,7 @@ def open_encoder(
     return Encoder(model, images, padded, report, unread)
 
 
-def _inputs(shape: Shape, config: ViTConfig, pads: bool) -> tuple[Tensor, Tensor]:
+def _inputs(shape: Shape, config: ViTConfig, pads: str) -> tuple[Tensor, Tensor]:
     """The input, and what patches are cut from."""
     if not isinstance(shape, (tuple, list)) or len(shape) != 3:
         raise ArgumentError(
@@ -657,10 +621,10 @@ def _inputs(shape: Shape, config: ViTConfig, pads: bool) -> tuple[Tensor, Tensor
             parameters=("input_shape",),
         )
     images = keras.Input(tuple(shape), name="images")
-    return images, PadToMultiple(config.stride, name="padding")(images) if pads else images
+    return images, PadToMultiple(config.stride, pads, name="padding")(images) if pads else images
 
 
-def _of_model(model: Any, input_shape: Shape | None, pads: bool, resize_method: str | None) -> Encoder:
+def _of_model(model: Any, input_shape: Shape | None, pads: str, resize_method: str | None) -> Encoder:
     """A built encoder: itself, where it puts out all tokens of images of this shape; else a copy."""
     check_vision_transformer(model)
     if model.config is None or lora_layers(model) or model.config.merged_tokens:
@@ -671,7 +635,8 @@ def _of_model(model: Any, input_shape: Shape | None, pads: bool, resize_method: 
         )
     shape = tuple(model.input_shape[1:] if input_shape is None else input_shape)
     tiled = None not in shape and not any(side % model.config.stride for side in shape[:2])
-    if model.config.pooling == "none" and not model.classes and shape == model.input_shape[1:] and (tiled or not pads):
+    of_tokens = model.config.pooling == "none" and not model.classes and model.config.neck_size is None
+    if of_tokens and shape == model.input_shape[1:] and (tiled or not pads):
         return Encoder(model, model.input, model.input, model.load_report)
     images, padded = _inputs(shape, model.config, pads)
     if padded.shape[1:] != model.input_shape[1:]:
@@ -682,18 +647,8 @@ def _of_model(model: Any, input_shape: Shape | None, pads: bool, resize_method: 
         final_norm="tokens" if model.config.final_norm == "tokens" else "none",
         representation_size=None,
         projection_size=None,
+        neck_size=None,
         normalize_embedding=False,
     )
-    positions, biases = (next(iter(layers), None) for layers in (position_layers(model), bias_layers(model)))
-    grid = getattr(positions or biases, "grid", None)
-    rules = {"resize_method": positions.resize_method} if positions is not None else {}
-    rules |= {"bias_resize_method": biases.resize_method} if biases is not None else {}
-    with uninitialized_variables(), under_policy_of(model):
-        copy = build_graph(padded, config, Head(0, None), grid, model.name, model.preprocessing, **rules)
-    wanted, found = weight_paths(copy), weight_paths(model)
-    initialize_variables(
-        wanted, {path: found[path] for path in wanted}, lambda value: float32_copy(ops.convert_to_numpy(value))
-    )
-    copy.load_report, copy.provenance = model.load_report, model.provenance
-    copy.weights_layout = model.weights_layout
+    copy = rebuilt(model, padded, config)
     return Encoder(copy, images, padded, copy.load_report)

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import ArgumentError, check_flag, check_positive, check_positive_int, check_sides, with_hints
-from keras_vit.config.heads import DEPTH, SEGMENTATION
+from keras_vit.config.heads import DEPTH, MASKS, SEGMENTATION
 from keras_vit.dense.maps import Box, Size, at_taps, axis_taps, lower_bound_size, minimal_size, pad_to_multiple, windows
 from keras_vit.images.numpy_pipeline import preprocess
 from keras_vit.images.preprocessing import fit_channels, scaled
@@ -131,7 +131,7 @@ def segment(
     """
     find = PhotoSegmenter(model, short_side, window, stride, ratios, flip)
     check_flag("scores", scores)
-    return _for_each(lambda photo: find(photo, scores), photos)
+    return for_each(lambda photo: find(photo, scores), photos)
 
 
 @with_hints
@@ -168,7 +168,7 @@ def estimate_depth(model: DenseModel, photos: Any, *, flip: bool = False) -> Any
 
     Source: `infer_image` of Depth-Anything-V2; `DPTImageProcessor` of transformers; DINOv2's depth evaluation.
     """
-    return _for_each(PhotoDepths(model, flip), photos)
+    return for_each(PhotoDepths(model, flip), photos)
 
 
 class PhotoSegmenter:
@@ -188,8 +188,7 @@ class PhotoSegmenter:
         if isinstance(short_side, str) and short_side != FAMILY:
             raise ArgumentError(
                 "`short_side` must be pixels, None for the photo's size, or 'family'.\n"
-                f"Received: short_side={short_side!r}.",
-                parameters=("short_side",),
+                f"Received: short_side={short_side!r}."
             )
         self.short_side = own if short_side == FAMILY else short_side
         if self.short_side is not None:
@@ -201,20 +200,18 @@ class PhotoSegmenter:
         if any(step > side for step, side in zip(self.stride, self.window, strict=True)):
             raise ArgumentError(
                 "`stride` must be at most the window, so that windows cover the photo.\n"
-                f"Received: window={self.window}, stride={self.stride}.",
-                parameters=("stride", "window"),
+                f"Received: window={self.window}, stride={self.stride}."
             )
         if not self.maps.row.pads and self.window != self.maps.tiled(self.window):
             raise ArgumentError(
                 f"`window` must be multiples of the patch, {self.maps.patch} pixels, since this head does not pad.\n"
-                f"Received: window={self.window}.",
-                parameters=("window",),
+                f"Received: window={self.window}."
             )
         self.ratios = tuple(ratios) if isinstance(ratios, (tuple, list)) else (ratios,)
         for ratio in self.ratios:
             check_positive("ratios", ratio)
         if not self.ratios:
-            raise ArgumentError("`ratios` must be one or more.\nReceived: none.", parameters=("ratios",))
+            raise ArgumentError("`ratios` must be one or more.\nReceived: none.")
         check_flag("flip", flip)
         self.flips = (False, True) if flip else (False,)
         self.class_names = self.maps.model.class_names
@@ -247,10 +244,12 @@ class PhotoSegmenter:
         sides = np.array(pixels.shape[:2])
         scale: float = ratio
         if self.short_side is not None:
-            longest = max(_LONG_SIDE, _LONGEST * self.short_side)
-            scale *= min(self.short_side / sides.min(), longest / sides.max())
-        size = self.maps.tiled(tuple(max(1, int(side * scale + 0.5)) for side in sides.tolist()))
+            scale *= min(self.short_side / sides.min(), longest_side(int(self.short_side)) / sides.max())
+        size: tuple[int, ...] = tuple(max(1, int(side * scale + 0.5)) for side in sides.tolist())
+        if self.maps.row.kind != MASKS or any(side < least for side, least in zip(size, self.window, strict=True)):
+            size = self.maps.tiled(size)  # else windows alone are multiples of the patch
         rule = "dinov3" if self.maps.row.name.startswith("dinov3") else "mmseg"
+        rule = "eomt" if self.maps.row.kind == MASKS else rule
         return _Pass(self.maps, pixels, size, windows(size, self.window, self.stride, rule), flip)  # type: ignore[arg-type]
 
 
@@ -312,6 +311,11 @@ class _HeadMaps:
                 f"`keras_vit.{function}` needs a model of {'classes' if task == SEGMENTATION else 'depths'} for each "
                 f"pixel.\nReceived: {what}. Build one by `keras_vit.{builder}`."
             )
+        if found.raw:
+            raise ValueError(
+                "an answer for each pixel is not that of each query.\n"
+                f"Received: {found.name!r}, built with raw=True. Build it without."
+            )
         self.model = found
         default = {SEGMENTATION: "dinov2_segmentation", DEPTH: "dinov2_depth"}[task]
         self.row: HeadLayout = HEAD_LAYOUTS[found.layouts[0] or default]
@@ -330,29 +334,19 @@ class _HeadMaps:
             return height, width
         return max(round(height / self.patch), 1) * self.patch, max(round(width / self.patch), 1) * self.patch
 
+    def covered(self, side: int) -> int:
+        """Pixels of an axis that the head's maps stand for, which are cropped to `side` where pixels were added."""
+        return side + -side % self.patch if self.row.pads == "end" else side
+
     def pixels(self, photo: Any) -> np.ndarray:
         """The pixels of a photo with the model's channels."""
-        channels = self.model.input_shape[-1]
-        if isinstance(photo, (str, os.PathLike)):
-            return read_image(photo, 1 if channels == 1 else 3)
-        array = np.asarray(photo)
-        if array.dtype != np.uint8:
-            raise TypeError(
-                "a photo must be a path, or its pixels as uint8 (H, W, C).\n"
-                f"Received: {type(photo).__name__} of {array.dtype}. Pass pixels from 0 to 255 that are not prepared."
-            )
-        if array.ndim != 3 or not array.size:
-            raise ValueError(
-                "a photo must have the axes (H, W, C), and a pixel.\n"
-                f"Received: shape {array.shape}. Pass several as a list, `list(photos)`."
-            )
-        return fit_channels(array, channels, np)
+        return photo_pixels(photo, self.model.input_shape[-1])
 
     def __call__(self, images: np.ndarray, as_graph: bool = False) -> np.ndarray:
         """Float32 `(h, w, K)` of prepared `(H, W, C)`; K is 1 of depths."""
         batch = np.ascontiguousarray(images, "float32")[None]
         if self.row.pads:
-            batch = pad_to_multiple(batch, self.patch).images
+            batch = pad_to_multiple(batch, self.patch, self.row.pads).images  # type: ignore[arg-type]
         network = self._network(batch.shape[1:])
         found = network.predict_on_batch(batch) if as_graph else network(batch, training=False)
         maps = ops.convert_to_numpy(ops.cast(found, "float32"))[0]
@@ -422,7 +416,7 @@ class _Pass:
             maps = self._window((y0, x0, y1, x1))
             taps = []
             for part, start, stop, n in ((rows, y0, y1, maps.shape[0]), (columns, x0, x1, maps.shape[1])):
-                places, shares = axis_taps(n, stop - start)
+                places, shares = axis_taps(n, self.maps.covered(stop - start))
                 inside = slice(part.start - start, part.stop - start)
                 taps.append((places[inside], shares[inside]))
             place = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
@@ -442,7 +436,31 @@ class _Pass:
         return self.found[box]
 
 
-def _for_each(find: Any, photos: Any) -> Any:
+def longest_side(short_side: int) -> int:
+    """Pixels that the longer side of a photo may have where the shorter one is resized to `short_side`."""
+    return max(_LONG_SIDE, _LONGEST * short_side)
+
+
+def photo_pixels(photo: Any, channels: int) -> np.ndarray:
+    """The pixels of a photo, a path or uint8 `(H, W, C)`, with this number of channels."""
+    if isinstance(photo, (str, os.PathLike)):
+        return read_image(photo, 1 if channels == 1 else 3)
+    array = np.asarray(photo)
+    if array.dtype != np.uint8:
+        raise TypeError(
+            "a photo must be a path, or its pixels as uint8 (H, W, C).\n"
+            f"Received: {type(photo).__name__} of {array.dtype}. Pass pixels from 0 to 255 that are not prepared."
+        )
+    if array.ndim != 3 or not array.size:
+        raise ValueError(
+            "a photo must have the axes (H, W, C), and a pixel.\n"
+            f"Received: shape {array.shape}. Pass several as a list, `list(photos)`."
+        )
+    return fit_channels(array, channels, np)
+
+
+def for_each(find: Any, photos: Any) -> Any:
+    """The answer for one photo, or a list of them for a list."""
     return [find(photo) for photo in photos] if isinstance(photos, (list, tuple)) else find(photos)
 
 

@@ -159,14 +159,7 @@ def patch_rows(images: Tensor, convolution: keras.layers.Conv2D) -> Tensor:
     """
     from jax.experimental.layout import Layout, with_layout_constraint
 
-    (side, _), (height, width, channels) = convolution.kernel_size, images.shape[1:]
-    rows, columns = height // side, width // side
-    x = ops.cast(images, convolution.compute_dtype)
-    x = ops.transpose(ops.reshape(x, (-1, rows, side, columns, side, channels)), (0, 1, 3, 2, 4, 5))
-    kernel = ops.cast(ops.reshape(convolution.kernel, (-1, convolution.filters)), x.dtype)
-    x = ops.matmul(ops.reshape(x, (-1, kernel.shape[0])), kernel)  # (B*N, D)
-    x = x + ops.cast(convolution.bias, x.dtype) if convolution.use_bias else x
-    x = ops.reshape(x, (-1, rows * columns, convolution.filters))
+    x = plain.patch_product(images, convolution)
     return with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2))) if _one_device() else x
 
 

@@ -16,7 +16,7 @@ from keras_vit.layers.mlp import GatedMlpBlock, MlpBlock
 from keras_vit.layers.norms import LayerScale, layer_norm
 from keras_vit.renamed import current_arguments
 
-_NOT_ARGUMENTS = (*ENCODER_FIELDS, "merged_tokens")  # which `MergingBlock` takes
+_NOT_ARGUMENTS = (*ENCODER_FIELDS, "merged_tokens", "window_size")  # which blocks of other kinds take
 # Fields of `Blocks` that a block takes, and the others that it takes by name, with their defaults.
 SWITCHES = {field.name: field.default for field in dataclasses.fields(Blocks) if field.name not in _NOT_ARGUMENTS}
 SWITCHES |= {
@@ -90,8 +90,7 @@ class Branches(CastingLayer):
         num_output_tokens = kwargs.pop("num_output_tokens", None)  # of files until 0.6; now `num_queries` of a call
         super().__init__(**kwargs)
         arguments |= {name: check_positive_int(name, size) for name, size in sizes.items()}
-        for name, value in arguments.items():
-            setattr(self, name, value)
+        self.__dict__.update(arguments)  # plain values, in which Keras need not look for weights
         self.num_output_tokens = None
         if num_output_tokens is not None:
             self.num_output_tokens = check_positive_int("num_output_tokens", num_output_tokens)

@@ -33,6 +33,10 @@ class LayerNorm(keras.layers.LayerNormalization):
 
     It takes the arguments of Keras' layer. Only over the last axis, with scale and offset, does it keep less.
 
+    Attributes:
+        in_two_passes: whether the variance is the mean square of what is left without the mean, over the last axis.
+            Keras takes the square of the mean from the mean square, which is quicker and loses digits.
+
     Call arguments:
         inputs: `(..., D)`.
 
@@ -40,7 +44,13 @@ class LayerNorm(keras.layers.LayerNormalization):
         As `inputs`, in the precision of the layer.
     """
 
+    in_two_passes = False
+
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        if self.in_two_passes:
+            x = inputs - ops.mean(inputs, axis=(-1,), keepdims=True)  # OpenVINO takes no axis that is a scalar
+            variance = ops.mean(ops.square(x), axis=(-1,), keepdims=True)
+            return x / ops.sqrt(variance + self.epsilon) * self.gamma + self.beta
         forward = kernels.layer_norm(self, len(inputs.shape), training) or super().call
         return forward(inputs)
 

@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_vit import kernels
 from keras_vit.annotations import Shape, Tensor
-from keras_vit.checks import check_positive_int
-from keras_vit.config.records import check_statistics
+from keras_vit.checks import check_int, check_positive_int
+from keras_vit.config.records import check_patch_padding, check_statistics
 from keras_vit.layers.configurable import ConfiguredLayer
 
 
@@ -36,7 +36,7 @@ class PixelNormalization(ConfiguredLayer):
 
     def __init__(self, pixel_statistics: Sequence[Sequence[float]], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.pixel_statistics = check_statistics(pixel_statistics)
+        self.pixel_statistics = check_statistics("pixel_statistics", pixel_statistics)
 
     def call(self, images: Tensor) -> Tensor:
         mean, std = (ops.convert_to_tensor(each, images.dtype) for each in self.pixel_statistics)
@@ -63,6 +63,7 @@ class PatchEmbedding(ConfiguredLayer):
         hidden_size: D, size of a token.
         patch_size: P, side of a patch in pixels.
         patch_bias: whether a bias is added to each token.
+        patch_padding: zeros around the images, less than P/2: patches begin so many pixels further up and left.
 
     Call arguments:
         images: `(B, H, W, C)`, floats in the range the weights expect, or a feature map;
@@ -81,13 +82,16 @@ class PatchEmbedding(ConfiguredLayer):
         (2, 6, 12)
     """
 
-    def __init__(self, hidden_size: int, patch_size: int, patch_bias: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self, hidden_size: int, patch_size: int, patch_bias: bool = True, patch_padding: int = 0, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         hidden_size = check_positive_int("hidden_size", hidden_size)
         patch_size = check_positive_int("patch_size", patch_size)
         self.hidden_size = hidden_size
         self.patch_size = patch_size
         self.patch_bias = patch_bias
+        self.patch_padding = check_patch_padding(check_int("patch_padding", patch_padding, 0), patch_size)
         self.projection = keras.layers.Conv2D(
             hidden_size,
             patch_size,
@@ -109,6 +113,8 @@ class PatchEmbedding(ConfiguredLayer):
         height, width = images.shape[1:3]
         if height is None or width is None:
             images = self._whole_patches_only(images)
+        if padding := self.patch_padding:  # at bottom and right no patch reaches the zeros
+            images = ops.pad(images[:, :-padding, :-padding], ((0, 0), (padding, 0), (padding, 0), (0, 0)))
         return kernels.patch_rows(images, self.projection, training)  # (B, N, D)
 
     def _whole_patches_only(self, images: Tensor) -> Tensor:

@@ -211,6 +211,34 @@ class AddPositionEmbs(ConfiguredLayer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
+class PositionOffset(ConfiguredLayer):
+    """Adds one learned vector to all tokens.
+
+    Call arguments:
+        tokens: `(B, N, D)`.
+
+    Returns:
+        `(B, N, D)`.
+
+    Source: ViTPose, arXiv:2204.12484, as its code adds the position of a class token to patches.
+
+    Example:
+        >>> tokens = keras.random.normal((2, 6, 12))
+        >>> tuple(keras_vit.layers.PositionOffset()(tokens).shape)
+        (2, 6, 12)
+    """
+
+    def build(self, tokens_shape: Shape) -> None:
+        self.token = self.add_weight(name="token", shape=(1, 1, tokens_shape[-1]), initializer="zeros")
+
+    def call(self, tokens: Tensor) -> Tensor:
+        return tokens + ops.cast(self.token, tokens.dtype)
+
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        return tuple(tokens_shape)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
 class RelativePositions(ConfiguredLayer):
     """What attention adds to its logits for how far a key is from the query, in patches of the reading order.
 

@@ -1,12 +1,13 @@
 """Which tokens there are: class token (equation 1) and registers before the patches, and patches left out or hidden."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit.annotations import Shape, Tensor
+from keras_vit.annotations import Shape, Tensor, Variable
 from keras_vit.checks import check_fraction, check_number, check_positive_int, check_seed
 from keras_vit.layers.configurable import ConfiguredLayer
 from keras_vit.layers.dropout import uniform
@@ -86,10 +87,14 @@ class RegisterTokens(ConfiguredLayer):
         self.tokens = self.add_weight(name="tokens", shape=(1, self.count, input_shape[-1]), initializer=first)
 
     def call(self, tokens: Tensor) -> Tensor:
-        registers = ops.cast(self.tokens, tokens.dtype)
-        registers = ops.broadcast_to(registers, (ops.shape(tokens)[0], self.count, tokens.shape[-1]))
+        return self.inserted(self.tokens, tokens)
+
+    def inserted(self, learned: Variable, tokens: Tensor) -> Tensor:
+        """`(B, T + R, D)`: learned tokens between those of the prefix and of patches."""
+        learned = ops.cast(learned, tokens.dtype)
+        learned = ops.broadcast_to(learned, (ops.shape(tokens)[0], self.count, tokens.shape[-1]))
         prefix, patches = tokens[:, : self.num_prefix_tokens], tokens[:, self.num_prefix_tokens :]
-        return ops.concatenate([prefix, registers, patches], axis=1)  # (B, T + R, D)
+        return ops.concatenate([prefix, learned, patches], axis=1)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, num_tokens, size = input_shape
@@ -197,6 +202,8 @@ class PatchCorruption(ConfiguredLayer):
         mask_share: share of the hidden ones that become the learned token; 0.8 in the paper.
         random_share: share of the hidden ones that become another patch's token; 0.1 in the paper.
         seed: of the draws in training, and of the learned token's first value.
+        squares: `(h, w, s)` hides squares of s x s patches whole, of a grid of h x w, of which s divides both sides; by
+            default each patch is drawn by itself.
 
     Call arguments:
         tokens: `(B, N, D)`, of patches only, before positions are added; at least 2, and 1 that `rate` hides.
@@ -205,9 +212,10 @@ class PatchCorruption(ConfiguredLayer):
         The tokens `(B, N, D)`, and bool `(B, N)`: whether a token is hidden, the unchanged ones among them.
 
     Raises:
-        TypeError, ValueError: for a share that is none, or too few tokens.
+        TypeError, ValueError: for a share that is none, squares that do not tile the grid, or too few tokens.
 
-    Source: arXiv:2010.11929, appendix B.1.2; the shares are those of BERT, arXiv:1810.04805, section 3.1.
+    Source: arXiv:2010.11929, appendix B.1.2; the shares are those of BERT, arXiv:1810.04805, section 3.1. Squares are
+    SimMIM's, arXiv:2111.09886, section 3.2.
 
     Example:
         >>> corrupt = keras_vit.layers.PatchCorruption(rate=0.5)
@@ -222,6 +230,7 @@ class PatchCorruption(ConfiguredLayer):
         mask_share: float = 0.8,
         random_share: float = 0.1,
         seed: int | None = None,
+        squares: Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -237,7 +246,13 @@ class PatchCorruption(ConfiguredLayer):
         self.rate = rate
         self.mask_share = mask_share
         self.random_share = random_share
-        self.seed = seed if seed is None else check_seed(seed)
+        self.seed = seed if seed is None else check_seed("seed", seed)
+        self.squares = None if squares is None else tuple(check_positive_int("squares", number) for number in squares)
+        if self.squares is not None and (len(self.squares) != 3 or any(n % self.squares[2] for n in self.squares)):
+            raise ValueError(
+                "`squares` must be (h, w, s), a grid of patches and the side of squares, which divides both.\n"
+                f"Received: squares={squares}."
+            )
         self.seed_generator = keras.random.SeedGenerator(self.seed)
 
     def build(self, input_shape: Shape) -> None:
@@ -248,8 +263,12 @@ class PatchCorruption(ConfiguredLayer):
     def call(self, tokens: Tensor, training: bool | None = None) -> tuple[Tensor, Tensor]:
         self.check_count(tokens.shape[1])
         batch, count = ops.shape(tokens)[:2]
+        count = count if self.squares is None else tokens.shape[1]
         ranks, start, others = self._drawn(batch if training else 1, count, training)
-        masked, replaced, hidden = (ranks < self._count(share, count, start) for share in self._bounds())  # (B, N)
+        drawn = self._num_drawn(count)
+        masked, replaced, hidden = (
+            self._of_patches(ranks < self._count(share, drawn, start)) for share in self._bounds()
+        )  # (B, N)
         others = ops.expand_dims(ops.broadcast_to(others, (batch, count)), -1)
         shown = ops.where(ops.expand_dims(replaced, -1), ops.take_along_axis(tokens, others, axis=1), tokens)
         shown = ops.where(ops.expand_dims(masked, -1), ops.cast(self.mask_token, tokens.dtype), shown)  # (B, N, D)
@@ -266,10 +285,22 @@ class PatchCorruption(ConfiguredLayer):
             noise = uniform(shape, self.seed_generator)
         else:
             noise = keras.random.uniform(shape, dtype="float32", seed=_EVALUATION_SEED)
-        ranks = ops.argsort(ops.argsort(noise[:, :count], axis=1), axis=1)
+        ranks = ops.argsort(ops.argsort(noise[:, : self._num_drawn(count)], axis=1), axis=1)
         others = ops.cast(count - 1, "float32") * noise[:, count + 1 :]
         steps = 1 + ops.cast(others, "int32")  # in [1, N - 1], so never back to the token itself
         return ranks, noise[:, count : count + 1], (ops.arange(count, dtype="int32") + steps) % count
+
+    def _num_drawn(self, count: Any) -> Any:
+        """Of how many things each is hidden or not: patches, or squares of them."""
+        return count if self.squares is None else count // self.squares[2] ** 2
+
+    def _of_patches(self, drawn: Tensor) -> Tensor:
+        """What holds for each patch, `(B, N)`, by what holds for each thing that is drawn."""
+        if self.squares is None:
+            return drawn
+        height, width, side = self.squares
+        drawn = ops.reshape(drawn, (-1, height // side, width // side))
+        return ops.reshape(ops.repeat(ops.repeat(drawn, side, axis=1), side, axis=2), (-1, height * width))
 
     def _count(self, share: float, count: Any, start: Tensor) -> Tensor:
         """How many of `count` tokens lie below `share`, if each lies at its rank and `start` after it: `(B, 1)`."""
@@ -279,6 +310,12 @@ class PatchCorruption(ConfiguredLayer):
 
     def check_count(self, count: int | None) -> None:
         """Raises if so many tokens, where it is known, are too few to hide one of them after another."""
+        if self.squares is not None and count != math.prod(self.squares[:2]):
+            raise ValueError(
+                "`squares` must begin with the grid of the patches.\n"
+                f"Received: squares={self.squares}, {count} patches. Give images of a fixed size."
+            )
+        count = count and self._num_drawn(count)
         if count is not None and (count < 2 or math.floor(count * self.rate) < 1):
             raise ValueError(
                 "there must be two patches or more, and one at least that `rate` hides.\n"

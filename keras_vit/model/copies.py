@@ -250,7 +250,7 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
         copy = with_units(copy, units.scale, units.offset)
     copy.load_report = model.load_report + transfer_weights(model, copy, None)
     copy.provenance, copy.head_kind, copy.class_names = model.provenance, model.head_kind, model.class_names
-    copy.logit_scale, copy.logit_bias = model.logit_scale, model.logit_bias
+    copy.logit_scale, copy.logit_bias, copy.mask_token = model.logit_scale, model.logit_bias, model.mask_token
     return copy
 
 
@@ -299,6 +299,7 @@ def clone_graph(model: Any, input_shape: Shape, dtype: Any = None, keeps_lora: b
         class_names=model.class_names,
         head_kind=model.head_kind,
         similarity=(model.logit_scale, model.logit_bias),
+        mask_token=model.mask_token,
         **model.own_arguments(),
     )
 
@@ -316,7 +317,8 @@ def unwrapped(model: Any) -> Any:
     """
     inside = () if isinstance(model, ImageModel) else getattr(model, "layers", ())
     encoders = [layer for layer in inside if isinstance(layer, ImageModel) and layer.config is not None]
-    if len(encoders) != 1 or not model.built or len(model.inputs) != 1 or len(model.outputs) != 1:
+    is_graph = hasattr(model, "inputs") and hasattr(model, "outputs")  # and no subclass of `keras.Model`
+    if len(encoders) != 1 or not (model.built and is_graph) or len(model.inputs) != 1 or len(model.outputs) != 1:
         return model
     encoder, copies = encoders[0], {}
     check_takes_images(encoder)
@@ -446,6 +448,9 @@ def _resized(
             method = resize_method if resize_method in RESIZE_METHODS else old.resize_method
             lines.append(f"position embedding resized from {old.grid} to {new.grid} ({method})")
             resized = old.weights_at(new.grid, method)
+        elif isinstance(old, layers.AxisPositions) and old.grid != new.grid:
+            lines.append(f"positions of rows and columns resized from {old.grid} to {new.grid} (bilinear)")
+            resized = old.weights_at(new.grid)
         elif isinstance(old, layers.RelativeBias) and old.grid != new.grid:
             method = resize_method if resize_method in RELATIVE_RESIZE_METHODS else old.resize_method
             lines.append(f"relative bias resized from {old.grid} to {new.grid} ({method})")
@@ -457,7 +462,8 @@ def _resized(
     return values, tuple(dict.fromkeys(lines))
 
 
-_WITH_POSITIONS = (layers.AddPositionEmbs, layers.RelativePositions, layers.RelativeBias)
+_WITH_POSITIONS = (layers.AddPositionEmbs, layers.RelativePositions, layers.RelativeBias, layers.AxisPositions)
+_OF_GRIDS = (layers.AddPositionEmbs, layers.RelativeBias, layers.WindowedBlock)
 
 
 def _by_path(layer: keras.layers.Layer) -> dict[str, Variable]:
@@ -483,7 +489,7 @@ def _clone_layer(
         config["trainable"] = True
     if dtype is not None:
         config["dtype"] = at_least_float32(dtype) if layer.name in FLOAT32_LAYERS else dtype
-    if isinstance(layer, (layers.AddPositionEmbs, layers.RelativeBias)) and grid is not None:
+    if isinstance(layer, _OF_GRIDS) and grid is not None:
         config["grid"] = grid
     if grid is not None and config.get("relative_patches") is not None:
         config["relative_patches"] = math.prod(grid)

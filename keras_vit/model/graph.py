@@ -1,9 +1,9 @@
 """The model: layers wired into one functional `keras.Model` by a `ViTConfig`, arXiv:2010.11929, section 3.
 
 Every layer has a name: `resnet_root`, `resnet_stage_1_unit_1`, ..., `patch_embedding`, `patch_norm`, `class_token`,
-`position_embedding`, `register_tokens`, `pre_norm`, `block_00`, ..., `encoder_norm`, `pooling`, `pooled_norm`,
-`pre_logits`, `projection`, `unit_length`, `head`. DeiT adds `distillation_token`, `pooling_distillation`,
-`head_distillation` and `average`. Positions of blocks are `position_embedding_00`, ..., or `position_embedding_shared`;
+`position_embedding`, `position_offset`, `register_tokens`, `pre_norm`, `block_00`, ..., `encoder_norm`, `pooling`,
+`pooled_norm`, `pre_logits`, `projection`, `unit_length`, `neck`, `head`. DeiT adds `distillation_token`, `average` and
+two layers that end in `_distillation`. Positions of blocks: `position_embedding_00`, ..., `position_embedding_shared`;
 rotary ones `rotary_positions` or `rotary_positions_00`, ...; biases `relative_bias_00`, ... or `relative_bias_shared`.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from keras_vit import layers
 from keras_vit.annotations import Pair, Tensor
+from keras_vit.config.heads import QUERIES
 from keras_vit.config.records import ADDED_POSITIONS, ENCODER_FIELDS
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.config.vit import RECORD_OF, ViTConfig
@@ -36,6 +37,7 @@ def build_graph(
     preprocessing: Preprocessing | None = None,
     resize_method: str = "align_corners",
     bias_resize_method: str = "geometric_linear",
+    queries: tuple[int, int] = (0, 0),
 ) -> VisionTransformer:
     """The model from `images`, a Keras tensor, to logits or representation.
 
@@ -48,9 +50,10 @@ def build_graph(
         preprocessing: the record that belongs to the weights; by default the official code's.
         resize_method: of the position table in the graph, where the size of `images` is unknown.
         bias_resize_method: likewise of tables of relative bias.
+        queries: Q and b: how many queries stand between prefix tokens and patches in the last b blocks.
     """
     feature_map = _stem(images, config)  # (B, H, W, C) or what the stem makes of it
-    sizes = (config.hidden_size, config.patch_size, config.patch_bias)
+    sizes = (config.hidden_size, config.patch_size, config.patch_bias, config.patch_padding)
     tokens = layers.PatchEmbedding(*sizes, name="patch_embedding")(feature_map)  # (B, N, D), eq. 1
     if config.patch_norm:
         tokens = norm_of(config, "patch_norm")(tokens)
@@ -63,19 +66,22 @@ def build_graph(
     add_positions = functools.cache(functools.partial(_positions, config, grid, resize_method))  # one of each name
     if config.position_injection == "stem" and config.position_embedding in ADDED_POSITIONS:
         tokens = add_positions(name="position_embedding")(tokens, feature_map)  # eq. 1
+        tokens = layers.PositionOffset(name="position_offset")(tokens) if config.position_offset else tokens
         tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
     tokens, optional = _patch_dropout(_registers(tokens, config), config)
     add_bias = functools.partial(
         layers.RelativeBias, grid, config.num_heads, config.patch_size, resize_method=bias_resize_method
     )
     optional["feature_map"] = feature_map
-    tokens, optional = _encoder(tokens, optional, config, grid, add_positions, add_bias)  # eq. 2 and 3, L times
+    tokens, optional = _encoder(tokens, optional, config, grid, add_positions, add_bias, queries)  # eq. 2, 3, L times
     if config.distilled and config.pooling == "none" and head.classes:
         raise ValueError(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
             f"Received: classes={head.classes}. Pass include_top=False."
         )
     outputs = pool_and_head(tokens, config, head, optional.get("sizes"))  # eq. 4 and the head
+    if config.neck_size is not None:
+        outputs = layers.Neck(config.neck_size, config.patch_size, name="neck")([outputs, feature_map])  # (B, h, w, C)
     return VisionTransformer(
         source_of(images),
         outputs,
@@ -140,6 +146,7 @@ def _encoder(
     grid: Pair,
     add_positions: Callable[..., layers.AddPositionEmbs],
     add_bias: Callable[..., layers.RelativeBias],
+    queries: tuple[int, int],
 ) -> tuple[Tensor, dict[str, Any]]:
     """The encoded tokens, and what is known of them: each block takes its `optional_inputs`, and adds its outputs."""
     if config.pre_norm:
@@ -149,6 +156,8 @@ def _encoder(
             tokens = _with_positions(tokens, index, optional["feature_map"], config, add_positions)
         block = _block(config, index, grid)
         optional |= _rotation_and_bias(index, optional, config, add_bias)
+        if queries[0] and index == config.num_layers - queries[1]:
+            tokens, optional = _with_queries(tokens, optional, config, queries[0])
         given = {name: optional[name] for name in block.optional_inputs if name in optional}
         if index == config.num_layers - 1 and config.num_pooled_tokens is not None:  # eq. 4 reads no others
             given["num_queries"] = config.num_pooled_tokens
@@ -169,6 +178,17 @@ def _with_positions(
     return tokens if index else Dropout(config.dropout_rate, name="dropout")(tokens)
 
 
+def _with_queries(
+    tokens: Tensor, optional: dict[str, Any], config: ViTConfig, count: int
+) -> tuple[Tensor, dict[str, Any]]:
+    """The tokens with queries, which have no positions, so that a rotation gets as many more prefix tokens."""
+    tokens = layers.QueryTokens(count, config.num_prefix_tokens, name=QUERIES)(tokens)
+    if "rotation" not in optional:
+        return tokens, optional
+    rotation = _rotary_positions(config, f"rotary_positions_of_{QUERIES}", count)(optional["feature_map"])
+    return tokens, optional | {"rotation": rotation}
+
+
 def _rotation_and_bias(
     index: int, optional: dict[str, Any], config: ViTConfig, add_bias: Callable[..., layers.RelativeBias]
 ) -> dict[str, Tensor]:
@@ -184,11 +204,12 @@ def _rotation_and_bias(
     return new
 
 
-def _rotary_positions(config: ViTConfig, name: str) -> layers.RotaryPositions:
+def _rotary_positions(config: ViTConfig, name: str, num_queries: int = 0) -> layers.RotaryPositions:
     """The layer of the table by which blocks turn queries and keys; one whose angles are learned is a block's own."""
     fields = {name: getattr(config, name) for name in layers.RotaryPositions.arguments() if name in RECORD_OF}
     width = config.hidden_size // config.num_heads
-    return layers.RotaryPositions(width, num_prefix_tokens=config.num_prefix_tokens, name=name, **fields)
+    prefix = config.num_prefix_tokens + num_queries
+    return layers.RotaryPositions(width, num_prefix_tokens=prefix, name=name, **fields)
 
 
 def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
@@ -200,6 +221,8 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
         "num_prefix_tokens": config.num_prefix_tokens,
         "relative_patches": math.prod(grid) if config.position_embedding == "relative" else None,
         "kv_heads": config.blocks.kv_heads_of(index),
+        "window_size": config.blocks.window_of(index),
+        "grid": grid,
         "use_attention_bias": config.relative_bias != "none",
         "rotary_layout": None if config.rotary == "none" else config.rotary_layout,
     }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import keras
+import numpy as np
 
 from keras_vit.annotations import Arguments, FilePath, Tensor
 from keras_vit.checks import ArgumentError, check_choice, check_order, check_process, with_parameters
@@ -72,7 +73,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         weights_source: what `build` has loaded in this process, to which a text tower may belong: a published record or
             the file's path; else `None`.
         lacks_projection: whether `build` has left out, in this process, the projection of the file to the embeddings
-            that texts are compared with.
+            that texts are compared with, or a file of both towers has lost it.
         head_kind: what the head answers, one of `config.heads.WITH_HEAD`: `"classes"` of which one is right, `"labels"`
             of which several may be, or `"numbers"`.
         logit_scale: logarithm of the factor on cosines, of CLIP's and SigLIP's files for `zero_shot`; else `None`.
@@ -94,6 +95,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         class_names: Sequence[str] | None = None,
         similarity: Sequence[float | None] | None = None,
         head_kind: str = DEFAULT_HEAD,
+        mask_token: Sequence[float] | None = None,
         **kwargs: Any,
     ) -> None:
         check_process()
@@ -107,6 +109,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         self.weights_source: Any = None
         self.weights_layout = ""
         self.lacks_projection = False
+        self.mask_token = mask_token
         self.provenance = {name: (value, who) for name, (value, who) in current_arguments(weights_facts or {}).items()}
         self._class_names = None if class_names is None else tuple(class_names)
         self.logit_scale, self.logit_bias = similarity or (None, None)
@@ -153,6 +156,19 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             names = tuple(names)
             _check_names(names, self.output_spec.size if self.classes else None)
         self._class_names = names
+
+    @property
+    def mask_token(self) -> np.ndarray | None:
+        """What stands in place of masked patches in training, `(D,)`; `None` where no file and no training has one.
+
+        No forward pass of the model reads it. A file of DINOv2 has it, and `SelfDistillation` trains it.
+        """
+        token = self._mask_token() if callable(self._mask_token) else self._mask_token
+        return None if token is None else np.asarray(token, "float32").reshape(-1)
+
+    @mask_token.setter
+    def mask_token(self, token: Any) -> None:
+        self._mask_token = token
 
     @property
     def accepts_uint8(self) -> bool:
@@ -321,6 +337,10 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             self.has_computed = True
         if len(self.inputs) == 1 and not training:  # in which images of a run may grow
             inputs = assert_static_size(self, inputs)
+        return self.run_layers(inputs, training, mask)
+
+    def run_layers(self, inputs: Tensor, training: bool | None, mask: Tensor = None) -> Any:
+        """What the layers make of inputs that are checked, and scaled where they were pixels."""
         return super().call(inputs, training=training, mask=mask)
 
     def __getattr__(self, name: str) -> Any:
@@ -345,6 +365,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             **({} if self.logit_scale is None else {"similarity": [self.logit_scale, self.logit_bias]}),
             **({} if self.head_kind == DEFAULT_HEAD else {"head_kind": self.head_kind}),
+            **({} if self.mask_token is None else {"mask_token": self.mask_token.tolist()}),
             **self.own_arguments(),
         }
 

@@ -259,7 +259,7 @@ def check_shape(model: Any, shape: Sequence[int | None], wanted: Sequence[int | 
             f"Received: shape {tuple(shape)} for {model.name!r}, which takes {wanted}. {_way_to(wanted, shape)}"
         )
     config = getattr(model, "config", None)
-    if config is not None and None not in shape[1:] and not user_operations(model):
+    if config is not None and None in wanted[1:] and None not in shape[1:] and not user_operations(model):
         check_tiled("images", shape[1:], padded_shape(model, shape[1:])[:2], config, shape[3:])
 
 

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Tensor, Variable
-from keras_vit.config.heads import HEADS, MAP_HEADS, UNITS
+from keras_vit.config.heads import DENSE_HEADS, HEADS, QUERIES, UNITS
 from keras_vit.config.parts import INPUT, Part
 from keras_vit.keras_private import call_inputs
 from keras_vit.layers import AddPositionEmbs, AxialBlock, RelativeBias, RotaryPositions, TransformerBlock
@@ -178,7 +178,14 @@ def head_layers(model: keras.Model) -> list[keras.layers.Dense]:
 
 def trained_heads(model: keras.Model) -> list[keras.layers.Layer]:
     """The layers with the weights of a model's head, of classes of images or of maps."""
-    return [layer for layer in model.layers if layer.name in (*HEADS, *MAP_HEADS.values())]
+    return [layer for layer in model.layers if layer.name in (*HEADS, *DENSE_HEADS.values(), QUERIES)]
+
+
+def blocks_with_queries(model: keras.Model) -> int:
+    """How many of the last blocks have queries among their tokens; 0 without queries."""
+    names = [layer.name for layer in model.layers]
+    after = names[names.index(QUERIES) :] if QUERIES in names else []
+    return sum(layer.name in after for layer in encoder_blocks(model))
 
 
 def set_layer_depths(model: keras.Model) -> None:
@@ -196,6 +203,8 @@ def set_layer_depths(model: keras.Model) -> None:
         if layer in blocks:
             passed += 1
             depth = passed
+        if layer.name == QUERIES:  # which are of the head
+            depth = len(blocks) + 1
         for weight in layer.weights:
             weight.layer_depth = (depth, len(blocks) + 1)
 
@@ -306,6 +315,7 @@ def inferred_fields(model: keras.Model) -> dict:
         "position_embedding": added[0] if added else relative,
         "rotary": "none",
         **{name: getattr(layer, name) for layer in rotary_layers(model)[:1] for name in turned},
+        "patch_padding": getattr(patch_embedding(model), "patch_padding", 0),
         "pixel_statistics": getattr(layer_named(model, "pixel_normalization"), "pixel_statistics", None),
         **_summary(model, pooling),
         **(_map(pooling, block) if hasattr(pooling, "probe") else {}),

@@ -51,6 +51,7 @@ _CONSTRAINT = FieldConstraint(
     {"patch_size": None},
     {
         "resnet_stages": (None,),
+        "patch_padding": (0,),
         "position_embedding": ("learned", "learned2d", "none"),
         "position_injection": ("stem",),
         "rotary": ("none",),

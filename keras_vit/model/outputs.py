@@ -15,7 +15,17 @@ import numpy as np
 
 from keras_vit.annotations import Arguments
 from keras_vit.checks import check_choice, check_order
-from keras_vit.config.heads import HEAD_KINDS, UNITS, WITHOUT_HEAD, OutputSpec
+from keras_vit.config.heads import (
+    DEPTH,
+    HEAD_KINDS,
+    HEATMAPS,
+    KEYPOINTS,
+    MAP_HEADS,
+    UNITS,
+    WITH_NAMED_OUTPUTS,
+    WITHOUT_HEAD,
+    OutputSpec,
+)
 from keras_vit.images.preprocessing import (
     LABEL_FILES,
     check_same_order,
@@ -57,9 +67,21 @@ def spec_of_layers(model: keras.Model, head_kind: str) -> OutputSpec:
 
 
 def names_of_outputs(model: Any) -> tuple[str, ...]:
-    """Names of the model's K outputs: those that it knows, else ImageNet's if K fits, else numbers."""
+    """Names of the model's K outputs: those that it knows, else ImageNet's if K fits, else numbers.
+
+    Warns:
+        UserWarning: for ImageNet's names of a model whose weights were not loaded from a file that is known.
+    """
     count, known = output_spec(model).size, getattr(model, "class_names", None)
-    return default_names(count) if known is None or not _fits(model, known, count) else known
+    if known is not None and _fits(model, known, count):
+        return known
+    if count in LABEL_FILES and getattr(model, "provenance", True) == {}:
+        warnings.warn(
+            f"{model.name!r} has {count:,} outputs without names, so ImageNet's are taken. If these are other classes, "
+            "set `model.class_names` and save the model again.",
+            stacklevel=2,
+        )
+    return default_names(count)
 
 
 def match_names(model: Any, found: Sequence[str] | None, expected: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -94,7 +116,7 @@ def match_names(model: Any, found: Sequence[str] | None, expected: Sequence[str]
         wanted, other = next(pair for pair in zip_longest(known, found) if pair[0] != pair[1])
         advice = " If these are the same classes, pass the data's names as `class_names`."
         if by_caller or sorted(known) == sorted(found):
-            advice = ' Arrays with "class_names" may have any order.'
+            advice = ' Classes of arrays may be in any order if "class_names" has their names.'
         raise ValueError(
             "the data must have the classes that the model was trained with, in the same order.\n"
             f"Received: {other!r} where the model has {wanted!r}.{advice}"
@@ -190,8 +212,15 @@ def inference_model(model: keras.Model) -> keras.Model:
 
     Returns:
         A `keras.Model` with outputs `features` `(B, D)` and, if there is a head, what it puts out, `(B, K)`, under the
-        name of its kind: `logits`, or `scores` where an activation follows the head.
+        name of its kind: `logits`, or `scores` where an activation follows the head. A model of pixels has one output,
+        `logits` `(B, H, W, K)` or `depths` `(B, H, W)`. A model of queries has those of its own dict, one of points
+        `heatmaps` `(B, h, w, K)`.
     """
+    kind = output_spec(model).head.name
+    if kind in WITH_NAMED_OUTPUTS:
+        return keras.Model(model.input, {HEATMAPS: model.output} if kind == KEYPOINTS else model.output)
+    if kind in MAP_HEADS:
+        return keras.Model(model.input, {"depths" if kind == DEPTH else "logits": model.output})
     heads = head_layers(model)
     if not heads:
         return keras.Model(model.input, {"features": model.output})

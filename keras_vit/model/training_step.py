@@ -334,7 +334,8 @@ def padded_step_logs(
     """Logs and new metric variables of a stateless step, in which an image counts by `counts`, 0 or 1."""
 
     def update() -> dict[str, Tensor]:
-        update_metrics(model, y, predictions, ops.where(counts > 0, sample_weight, 0.0), counts)
+        seen = model.answers(predictions, y) if hasattr(model, "answers") else predictions  # of a `DenseModel`
+        update_metrics(model, y, seen, ops.where(counts > 0, sample_weight, 0.0), counts)
         return model.get_metrics_result()
 
     return stateless_step_logs(model, metrics, loss, number, update)

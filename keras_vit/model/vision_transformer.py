@@ -61,13 +61,17 @@ class VisionTransformer(ImageModel):
 
 
 def check_vision_transformer(model: Any) -> None:
-    """Raises unless `model` is a `VisionTransformer`; of a ResNet with the reason."""
+    """Raises unless `model` is a `VisionTransformer`; of another model of this package with the reason."""
     if isinstance(model, VisionTransformer):
         return
     check_takes_images(model)
-    reason = ", since a ResNet has no tokens, blocks or attention" if isinstance(model, ImageModel) else ""
+    inside = getattr(model, "encoder", None)
+    reason = (
+        ", since a ResNet has no tokens, blocks or attention" if isinstance(model, ImageModel) and not inside else ""
+    )
+    advice = " Pass its `encoder`." if isinstance(inside, VisionTransformer) else ""
     raise TypeError(
-        f"`model` must be a VisionTransformer{reason}.\nReceived: {model!r} of type {type(model).__name__}."
+        f"`model` must be a VisionTransformer{reason}.\nReceived: {model!r} of type {type(model).__name__}.{advice}"
     )
 
 
@@ -95,9 +99,9 @@ def backbone_of(model: keras.Model) -> VisionTransformer | None:
 
 def _end(model: keras.Model) -> Tensor:
     """The output of the last layer of this package that directly follows others of this package."""
-    average = layer_named(model, "average")
-    if average is not None:
-        return average.output
+    last = layer_named(model, "average") or layer_named(model, "neck")
+    if last is not None:
+        return last.output
     end = (pooling(model) or token_layers(model)[-1]).output
     for layer in (layer_named(model, "pooled_norm"), *layers_before_head(model), *head_layers(model)):
         if layer is not None and layer.input is end:
@@ -124,11 +128,14 @@ def _config(model: keras.Model) -> ViTConfig:
         class_tokens=getattr(layer_named(model, "class_token"), "count", 1),
         distilled=layer_named(model, "distillation_token") is not None,
         attention="global" if merged else kind,
+        **_windows(model),
+        neck_size=getattr(layer_named(model, "neck"), "channels", None),
         merged_tokens=merged,
         registers=getattr(layer_named(model, "register_tokens"), "count", 0),
         pre_norm=layer_named(model, "pre_norm") is not None,
         patch_bias=patch_embedding(model).patch_bias,
         patch_norm=layer_named(model, "patch_norm") is not None,
+        position_offset=layer_named(model, "position_offset") is not None,
         norm=getattr(block, "norm", "layer"),
         qk_norm=getattr(block, "qk_norm", "none"),
         kv_heads=_kv_heads(encoder_blocks(model)),
@@ -141,6 +148,14 @@ def _config(model: keras.Model) -> ViTConfig:
         position_injection="blocks_shared" if "position_embedding_shared" in added else injected,
         **hybrid,
     )
+
+
+def _windows(model: keras.Model) -> dict[str, Any]:
+    sizes = [getattr(block, "window_size", None) for block in encoder_blocks(model)]
+    if not any(sizes):
+        return {}
+    numbers = tuple(number for number, size in enumerate(sizes, start=1) if size is None)
+    return {"window_size": max(filter(None, sizes)), "global_blocks": numbers}
 
 
 def _kv_heads(blocks: Sequence[Any]) -> tuple[int, ...] | None:

@@ -4,6 +4,8 @@ Each case of golden/dense names its source; losses have gradients.
 """
 
 import json
+import struct
+import zlib
 
 import keras
 import numpy as np
@@ -181,6 +183,18 @@ def test_masks_of_colours_and_jpegs_are_refused(tmp_path):
     for name, words in (("colours.png", "64 colours"), ("grey.jpg", "without loss")):
         with pytest.raises(ValueError, match=words):
             keras_vit.dense.read_mask(tmp_path / name)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_grey_levels_are_those_written_however_few_bits_they_have(bits, tmp_path):
+    """Viewers and Pillow stretch them to 255."""
+    levels = (np.arange(64) * 5 % 2**bits).astype("uint8").reshape(4, 16)
+    packed = np.packbits(np.unpackbits(levels[..., None], axis=2)[..., 8 - bits :].reshape(4, -1), axis=1)
+    parts = {b"IHDR": struct.pack(">IIBBBBB", 16, 4, bits, 0, 0, 0, 0)}
+    parts |= {b"IDAT": zlib.compress(b"".join(b"\0" + row.tobytes() for row in packed)), b"IEND": b""}
+    chunks = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts.items()]
+    (tmp_path / "mask.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    np.testing.assert_array_equal(dense.read_mask(tmp_path / "mask.png"), levels)
 
 
 def test_a_label_that_is_no_class_makes_a_loss_in_a_graph_nan():

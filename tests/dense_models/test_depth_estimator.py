@@ -10,10 +10,11 @@ import json
 import keras
 import numpy as np
 import pytest
+from checks import is_same
 from conftest import images, numpy, randomise
 from dpt_in_numpy import MISTAKES, Head
 from safetensors.numpy import load_file, save_file
-from test_segmenter import NEAR, encoder, golden, is_same, write_head
+from test_segmenter import NEAR, encoder, golden, write_head
 
 import keras_vit
 from keras_vit import dense
@@ -41,6 +42,7 @@ SWITCHES = {  # of heads of each software
     "huggingface_depth_anything": {"first_units": 2, "exact_sizes": True, "end": "depth_of_image", "end_width": 6},
     "mmseg_dpt": {"readout": True, "unit_bias": False, "unit_norm": True, "before": "norm", "end": "classes_of_map"},
 }
+ALIKE = ("huggingface_dpt", "dinov2_dpt", "huggingface_depth_anything", "mmseg_dpt")  # to others, and written by night
 
 
 def depths_of(model, taps, tokens):
@@ -136,7 +138,9 @@ def mistakes_of(layer):
     return [mistake for mistake in MISTAKES if mistake not in without]
 
 
-@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in ALIKE else ()) for name in SWITCHES]
+)
 def test_names_of_each_software_are_written_as_they_were_read(name, tmp_path):
     row = HEAD_LAYOUTS[name]
     arguments = {"outputs": 1} if name in ("huggingface_dpt", "dinov2_dpt", "depth_anything") else {}

@@ -4,6 +4,8 @@ golden/dense/depths_of_photos.npz holds what Depth Anything and DPT put out for 
 photo as their software resizes it: transformers 5.24.0 and Depth-Anything-V2 a561b84.
 """
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -59,12 +61,15 @@ def starts_of(n, side, step):
     return [(max(min(k * step + side, n) - side, 0), min(k * step + side, n)) for k in range(count)]
 
 
+of_shape = functools.cache(keras_vit.with_input_shape)
+
+
 def logits_of(model, window):
     """A head's own logits of one prepared window: padded around the centre to whole patches."""
     missing = [-side % PATCH for side in window.shape[:2]]
     around = [(each // 2, each - each // 2) for each in missing]
     padded = np.pad(window, (*around, (0, 0)))[None].astype("float32")
-    whole = keras_vit.with_input_shape(model.encoder, padded.shape[1:])
+    whole = of_shape(model.encoder, padded.shape[1:])
     found = keras_vit.features(whole, padded, model.blocks)
     taps = np.concatenate([found[block][0] for block in model.blocks], -1)
     gamma, beta, mean, variance, kernel, bias = (np.asarray(w, "float64") for w in model.head.get_weights())

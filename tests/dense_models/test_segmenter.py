@@ -10,6 +10,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from checks import is_same, on_other_backends
 from conftest import GOLDEN, images, numpy, randomise
 from safetensors.numpy import load_file, save_file
 
@@ -37,8 +38,8 @@ def write_head(name, folder):
     return folder / "model.safetensors"
 
 
-def encoder(hidden_size=16, num_layers=2, **arguments):
-    config = keras_vit.ViTConfig(8, hidden_size, num_layers, 2, 2 * hidden_size, activation="gelu")
+def encoder(hidden_size=16, num_layers=2, num_heads=2, **arguments):
+    config = keras_vit.ViTConfig(8, hidden_size, num_layers, num_heads, 2 * hidden_size, activation="gelu")
     arguments = {"include_top": False, "pooling": "none", "input_shape": (24, 24, 3)} | arguments
     return randomise(keras_vit.build(config, **arguments))
 
@@ -108,14 +109,9 @@ def faults_elsewhere():
     return found
 
 
-@pytest.mark.elsewhere("jax", "faults_elsewhere")
-def test_heads_compute_the_same_on_jax(found):
-    assert found == {}
-
-
-@pytest.mark.elsewhere("torch", "faults_elsewhere")
-def test_heads_compute_the_same_on_torch(found):
-    assert found == {}
+@on_other_backends
+def test_heads_compute_the_same_on_other_backends(backend, found):
+    assert found == {}, backend
 
 
 def padded_copy(model):
@@ -205,12 +201,6 @@ def test_files_are_written_as_they_were_read(name, layers, tmp_path):
     assert kept.encoder.config == model.config
     again = keras_vit.segmenter(weights=tmp_path / "folder1")
     np.testing.assert_array_equal(numpy(again(photo)), numpy(model(photo)))
-
-
-def is_same(arrays, others):
-    """Whether names, types and numbers are the same."""
-    types = [{key: array.dtype for key, array in each.items()} for each in (arrays, others)]
-    return types[0] == types[1] and all(np.array_equal(arrays[key], others[key]) for key in arrays)
 
 
 def test_an_encoder_next_to_a_head_is_written_with_what_nothing_reads(tmp_path):

@@ -215,7 +215,7 @@ def trained(numbers=None, jit=False, **fields):
     return [numpy(variable) for variable in model.variables]
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_training_at_any_size_moves_weights_as_at_once(jit):
     for ours, theirs in zip(trained(300, jit), trained(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)  # float32 rounding

@@ -64,6 +64,7 @@ def test_fused_attention_is_the_same_on_jax(found):
     assert_same(found)
 
 
+@pytest.mark.nightly
 def test_fused_attention_is_the_same_here():
     assert_same(differences())
 

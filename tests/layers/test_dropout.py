@@ -54,7 +54,7 @@ def test_parts_of_a_batch_leave_out_what_the_whole_does(layer):
     for first, count, moves_on in ((0, 3, 0), (3, 2, 1)):
         with images_of_batch(first, count, ops.convert_to_tensor(moves_on)):
             parts.append(numpy(layer(tokens[first : first + count], training=True)))
-    np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-6, atol=1e-6)  # float32, other sums
+    np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-5, atol=1e-5)  # float32, other sums
     assert np.abs(whole - numpy(layer(tokens))[:, : whole.shape[1]]).max() > 0.1
     for seed, end in zip(seeds, ends, strict=True):
         np.testing.assert_array_equal(numpy(seed), end)

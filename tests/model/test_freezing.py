@@ -178,7 +178,12 @@ FROZEN = {
 }
 
 
-@pytest.mark.parametrize("kind", FROZEN)
+ALIKE = ("ResNet in a graph", "ViT over time", "flat ViT")  # what the others have too, for the night
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.nightly if kind in ALIKE else ()) for kind in FROZEN]
+)
 def test_copies_learn_what_the_model_learns_before_and_after_unfreezing(kind, tmp_path):
     """TensorFlow's tracking drops `trainable = True` where a layer says that it learns, whatever its weights say."""
     model = FROZEN[kind]()

@@ -122,7 +122,14 @@ def make_like(model):
 
 
 def test_kinds_of_heads_are_rows():
-    assert {kind.output for kind in HEAD_KINDS.values()} == {"logits", "numbers", "embedding", "tokens"}
+    assert {kind.output for kind in HEAD_KINDS.values()} == {
+        "logits",
+        "numbers",
+        "embedding",
+        "tokens",
+        "map",
+        "queries",
+    }
     assert sorted(WITH_HEAD + WITHOUT_HEAD) == sorted(HEAD_KINDS)
     model = make_tiny(num_layers=1)
     with pytest.raises(ValueError, match=r"head_kind[^$]*'words'"):

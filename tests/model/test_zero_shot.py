@@ -118,7 +118,7 @@ def test_classifier_is_a_model_as_every_other(kind, activation, tmp_path):
         ({"class_names": ["a"]}, "1 names"),
         ({"model": lambda: keras_vit.zero_shot(tower("clip"), np.eye(6))}, "normalize_embedding=True"),
         ({"model": lambda: make_tiny(pooling="none", include_top=False)}, "pooling='none'"),
-        ({"model": lambda: make_tiny(classes=6)}, "logit_scale=None"),
+        ({"model": lambda: make_tiny(classes=6)}, "logit_scale=None, and a model named '"),
         ({"logit_scale": 100.0}, "math.log"),
         ({"logit_scale": np.float32("nan")}, "`logit_scale` must be finite"),
         ({"logit_bias": np.inf}, "`logit_bias` must be finite"),

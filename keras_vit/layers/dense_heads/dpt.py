@@ -1,5 +1,6 @@
 """The head of Dense Prediction Transformers: taps to maps of four sizes, joined from the deepest, and an end."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,21 +11,10 @@ from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.dense.maps import resize
 from keras_vit.layers.configurable import CompositeLayer
-from keras_vit.layers.dense_heads.linear import batch_norm
+from keras_vit.layers.dense_heads.convolutions import convolution, deconvolution, sides
+from keras_vit.layers.dense_heads.linear import batch_norm, kernel_flops
 
 ENDS = ("depth", "depth_of_image", "classes", "classes_of_map")
-
-
-def _convolution(filters: int, size: int, name: str, dtype: Any, bias: bool = True, strides: int = 1) -> Any:
-    padding = "valid" if strides > 1 else "same"  # where Keras would pad one side alone, and torch pads both
-    return keras.layers.Conv2D(
-        filters, size, strides, padding, use_bias=bias, kernel_initializer="he_uniform", dtype=dtype, name=name
-    )
-
-
-def _doubled(maps: Tensor) -> tuple[Any, Any]:
-    _, h, w, _ = ops.shape(maps)
-    return 2 * h, 2 * w
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -51,7 +41,7 @@ class ResidualUnit(CompositeLayer):
         super().__init__(**kwargs)
         self.features = check_positive_int("features", features)
         self.use_bias, self.use_batch_norm = use_bias, use_batch_norm
-        self.filters = [_convolution(features, 3, f"filter_{i}", self.dtype_policy, use_bias) for i in (1, 2)]
+        self.filters = [convolution(features, 3, f"filter_{i}", self.dtype_policy, use_bias) for i in (1, 2)]
         self.norms = [batch_norm(self.dtype_policy, f"batch_norm_{i}") for i in (1, 2) if use_batch_norm]
 
     def build(self, input_shape: Shape) -> None:
@@ -59,8 +49,8 @@ class ResidualUnit(CompositeLayer):
 
     def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
         x = maps
-        for number, convolution in enumerate(self.filters):
-            x = convolution(ops.relu(x))
+        for number, filters in enumerate(self.filters):
+            x = filters(ops.relu(x))
             x = self.norms[number](x, training=training) if self.norms else x
         return maps + x
 
@@ -109,7 +99,7 @@ class Fusion(CompositeLayer):
         made = (self.features, use_bias, use_batch_norm)
         self.unit_1 = ResidualUnit(*made, dtype=self.dtype_policy, name="unit_1") if units == 2 else None
         self.unit_2 = ResidualUnit(*made, dtype=self.dtype_policy, name="unit_2")
-        self.out = _convolution(features, 1, "out", self.dtype_policy)
+        self.out = convolution(features, 1, "out", self.dtype_policy)
         if self.unit_1 is not None and not joins:
             self.unit_1.trainable = False  # no gradient reaches it
 
@@ -125,7 +115,7 @@ class Fusion(CompositeLayer):
             x = resize(x, tuple(ops.shape(running)[1:3]))
             x = running + (x if self.unit_1 is None else self.unit_1(x, training=training))
         x = self.unit_2(x, training=training)
-        size = _doubled(x) if size is None else size
+        size = sides(x, 2) if size is None else size
         return resize(self.out(x), tuple(size), align_corners=True)  # the convolution of one pixel commutes
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -199,9 +189,9 @@ class DPTHead(CompositeLayer):
         self.patch_size, self.auxiliary, self.end_width = patch_size, auxiliary, end_width
         dtype, numbers = self.dtype_policy, range(4)
         self.tap_norms = [batch_norm(dtype, f"batch_norm_tap_{i}") for i in numbers] if tap_norm else []
-        self.projects = [_convolution(channels[i], 1, f"project_{i}", dtype) for i in numbers]
+        self.projects = [convolution(channels[i], 1, f"project_{i}", dtype) for i in numbers]
         self.resizes = [self._resize_layer(i, channels[i]) for i in numbers]
-        self.levels = [_convolution(features, 3, f"conv_level_{i}", dtype, bias=False) for i in numbers]
+        self.levels = [convolution(features, 3, f"conv_level_{i}", dtype, bias=False) for i in numbers]
         self.fusions = [
             Fusion(features, unit_bias, unit_norm, 2 if i else first_units, i > 0, dtype=dtype, name=f"fuse_{i}")
             for i in numbers
@@ -217,34 +207,32 @@ class DPTHead(CompositeLayer):
         if number == 2:
             return None
         if number == 3:
-            return _convolution(channels, 3, "resize_3", self.dtype_policy, strides=2)
+            return convolution(channels, 3, "resize_3", self.dtype_policy, strides=2)
         side = 4 // (number + 1)
-        return keras.layers.Conv2DTranspose(
-            channels, side, side, kernel_initializer="he_uniform", dtype=self.dtype_policy, name=f"resize_{number}"
-        )
+        return deconvolution(channels, side, f"resize_{number}", self.dtype_policy)
 
     def _classifier(self, name: str, outputs: int) -> list[Any]:
         return [
-            _convolution(self.features, 3, f"conv_{name}", self.dtype_policy, bias=False),
+            convolution(self.features, 3, f"conv_{name}", self.dtype_policy, bias=False),
             batch_norm(self.dtype_policy, f"batch_norm_{name}"),
-            _convolution(outputs, 1, f"{name}_3", self.dtype_policy),
+            convolution(outputs, 1, f"{name}_3", self.dtype_policy),
         ]
 
     def _end_layers(self) -> dict[str, Any]:
         """The layers before and of the end, by name."""
         dtype, found = self.dtype_policy, []
         if self.before != "none":
-            found.append(_convolution(self.features, 3, "before", dtype, bias=self.before == "relu"))
+            found.append(convolution(self.features, 3, "before", dtype, bias=self.before == "relu"))
         if self.before == "norm":
             found.append(batch_norm(dtype, "batch_norm_before"))
         if self.end == "classes":
             found += self._classifier("out", self.outputs)
         elif self.end == "classes_of_map":
-            found.append(_convolution(self.outputs, 1, "out_3", dtype))
+            found.append(convolution(self.outputs, 1, "out_3", dtype))
         else:
-            found.append(_convolution(self.features // 2, 3, "out_1", dtype))
-            found.append(_convolution(self.end_width, 3, "out_2", dtype))
-            found.append(_convolution(self.outputs, 1, "out_3", dtype))
+            found.append(convolution(self.features // 2, 3, "out_1", dtype))
+            found.append(convolution(self.end_width, 3, "out_2", dtype))
+            found.append(convolution(self.outputs, 1, "out_3", dtype))
         return {layer.name: layer for layer in found}
 
     def build(self, input_shape: Sequence[Shape]) -> None:
@@ -297,10 +285,29 @@ class DPTHead(CompositeLayer):
         if self.end == "classes":
             x = self._apply("batch_norm_out", self._apply("conv_out", x, training), training)
             x = self._apply("out_3", ops.relu(x), training)
-            return resize(x, _doubled(x), align_corners=True)
+            return resize(x, sides(x, 2), align_corners=True)
         x = self._apply("out_1", x, training)
-        x = resize(x, image if self.end == "depth_of_image" else _doubled(x), align_corners=True)
+        x = resize(x, image if self.end == "depth_of_image" else sides(x, 2), align_corners=True)
         return self._apply("out_3", ops.relu(self._apply("out_2", x, training)), training)
+
+    def flops(self, h: int, w: int) -> int:
+        sizes = [(4 * h, 4 * w), (2 * h, 2 * w), (h, w), (-(-h // 2), -(-w // 2))]
+        found = kernel_flops((*self.readouts, *self.projects, *self.resizes[:2]), h * w)
+        found += kernel_flops(self.resizes[3:], math.prod(sizes[3]))
+        found += sum(kernel_flops([level], math.prod(size)) for level, size in zip(self.levels, sizes, strict=True))
+        size = sizes[3]
+        for number, fusion in enumerate(self.fusions):
+            units = [fusion.unit_2, *([fusion.unit_1] if number and fusion.unit_1 is not None else [])]
+            found += kernel_flops([fusion.out, *(each for unit in units for each in unit.filters)], math.prod(size))
+            size = sizes[2 - number] if self.exact_sizes and number < 3 else (2 * size[0], 2 * size[1])
+        image = (
+            (self.patch_size * h, self.patch_size * w) if self.end == "depth_of_image" else (2 * size[0], 2 * size[1])
+        )
+        large = ("out_2", "out_3") if self.end.startswith("depth") else ()
+        for name, layer in self.ends.items():
+            if "norm" not in name:
+                found += kernel_flops([layer], math.prod(image if name in large else size))
+        return found
 
     def compute_output_shape(self, input_shape: Sequence[Shape]) -> Shape:
         batch, *sides, _ = input_shape[0]

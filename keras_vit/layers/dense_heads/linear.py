@@ -1,6 +1,7 @@
 """Linear heads on maps of patches, for classes of pixels or for bins of depths, and depths of such bins."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -8,6 +9,7 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
+from keras_vit.config.flops import product
 from keras_vit.dense.depth import depth_from_bins
 from keras_vit.dense.maps import resize
 from keras_vit.layers.configurable import CompositeLayer, ConfiguredLayer
@@ -16,6 +18,11 @@ from keras_vit.layers.configurable import CompositeLayer, ConfiguredLayer
 def batch_norm(dtype: Any, name: str = "batch_norm") -> keras.layers.BatchNormalization:
     """BatchNorm with torch's constants: epsilon 1e-5, and a momentum of 0.1 for new values."""
     return keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=dtype, name=name)
+
+
+def kernel_flops(layers: Iterable[keras.Layer], places: int) -> int:
+    """FLOPs of dense layers and convolutions with an output at so many places; of transposed ones with an input."""
+    return sum(product(places, math.prod(layer.kernel.shape), 1) for layer in layers)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -70,6 +77,10 @@ class LinearHead(CompositeLayer):
         x = self.classifier(x)
         _, h, w, _ = ops.shape(x)
         return x if self.upsample == 1 else resize(x, (h * self.upsample, w * self.upsample))
+
+    def flops(self, h: int, w: int) -> int:
+        """FLOPs for taps of `h` x `w` patches, as `keras_vit.flops` counts them; so has every head."""
+        return kernel_flops([self.classifier], h * w)
 
     def _joined_shape(self, maps: Sequence[Shape]) -> Shape:
         return (*maps[0][:-1], sum(int(shape[-1] or 0) for shape in maps))

@@ -121,6 +121,8 @@ class ResizeToImages(ConfiguredLayer):
     Args:
         method: `"bilinear"`, or `"bicubic"` with a = -0.75.
         align_corners: whether the centres of the corner pixels stay where they are.
+        multiple: P of images that were padded at bottom and right: maps get the padded size, and are cropped to the
+            images. By default they get that of the images.
 
     Call arguments:
         inputs: a list: maps `(B, h, w, K)` or `(B, h, w)`, and images `(B, H, W, C)`.
@@ -134,9 +136,10 @@ class ResizeToImages(ConfiguredLayer):
         (1, 30, 40, 5)
     """
 
-    def __init__(self, method: Any = "bilinear", align_corners: bool = False, **kwargs: Any) -> None:
+    def __init__(self, method: Any = "bilinear", align_corners: bool = False, multiple: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_choice("method", method, ("bilinear", "bicubic"))
+        self.multiple = check_positive_int("multiple", multiple)
         self.method = method
         self.align_corners = align_corners
 
@@ -144,7 +147,10 @@ class ResizeToImages(ConfiguredLayer):
         maps, images = inputs
         has_channels = len(maps.shape) == 4
         maps = ops.cast(maps if has_channels else maps[..., None], "float32")
-        found = resize(maps, tuple(ops.shape(images)[1:3]), self.method, self.align_corners)
+        height, width = ops.shape(images)[1:3]
+        size = height + -height % self.multiple, width + -width % self.multiple
+        found = resize(maps, size, self.method, self.align_corners)
+        found = found if self.multiple == 1 else found[:, :height, :width]
         return found if has_channels else found[..., 0]
 
     def compute_output_shape(self, input_shape: Sequence[Shape]) -> Shape:

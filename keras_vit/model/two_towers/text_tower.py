@@ -89,6 +89,7 @@ class TextTransformer(keras.Model):
         """The `Tokenizer` of the same source, or `None`; it can be set.
 
         Raises:
+            TypeError: for what is no `Tokenizer`.
             ValueError: for a tokenizer of another length than a tower has that reads its padding.
 
         Warns:
@@ -99,14 +100,19 @@ class TextTransformer(keras.Model):
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer | None) -> None:
         old = getattr(self, "_tokenizer", None)
-        if isinstance(tokenizer, Tokenizer):
+        if tokenizer is not None:
+            if not isinstance(tokenizer, Tokenizer):
+                raise TypeError(
+                    "`tokenizer` must be one that `keras_vit.tokenizer` opens.\n"
+                    f"Received: {tokenizer!r:.80}. Set `keras_vit.tokenizer(...)`."
+                )
             if _reads_padding(self.config) and tokenizer.max_length != self.config.max_length:
                 raise _length_error(self.config, f"a tokenizer of max_length={tokenizer.max_length}")
             if isinstance(old, Tokenizer):
                 _warn_of_other_ids(old, tokenizer)
         self._tokenizer = tokenizer
 
-    def embed(self, texts: str | Sequence[str], batch_size: int = 256) -> np.ndarray:
+    def embed(self, texts: str | Sequence[str], batch_size: int = 128) -> np.ndarray:
         """float32 `(B, E)`, one row for each text, not of length 1.
 
         Args:
@@ -237,10 +243,11 @@ def check_tokenizer(model: TextTransformer) -> Tokenizer:
     """
     tokenizer, config = model.tokenizer, model.config
     if not isinstance(tokenizer, Tokenizer):
-        reasons = [line for line in model.load_report if line.startswith(NO_TOKENIZER)]
+        lines = [line for line in model.load_report if line.startswith(NO_TOKENIZER)]
+        reasons = [f": {line.removeprefix(NO_TOKENIZER).lstrip(': ').rstrip('.')}" for line in lines]
         raise ValueError(
             "texts are embedded by a model with the tokenizer that it was trained with.\n"
-            f"Received: {model.name!r} with {tokenizer!r}. {' '.join(reasons) or 'Set it'}: "
+            f"Received: {model.name!r}, which has none{''.join(reasons)}. Set it by "
             "`model.tokenizer = keras_vit.tokenizer(...)`, or pass ids to `predict`."
         )
     ids, rows, end = tokenizer.vocabulary_size, config.vocabulary_size, tokenizer.end_id
@@ -283,9 +290,7 @@ def check_ids(ids: Any, config: TextConfig | None) -> None:
             parameters=("ids",),
         )
     if 0 in shape:
-        raise ArgumentError(
-            f"`ids` must be of at least one text and one id.\nReceived: shape {shape}.", parameters=("ids",)
-        )
+        raise ArgumentError(f"`ids` must be of at least one text and one id.\nReceived: shape {shape}.")
     length = shape[1]
     if length is not None and length > config.max_length:
         raise ArgumentError(
@@ -327,6 +332,7 @@ def build_text_graph(config: TextConfig, include_top: bool, name: str) -> TextTr
             activation=config.activation,
             layer_norm_epsilon=config.layer_norm_epsilon,
             qkv_bias=config.qkv_bias,
+            layer_scale=config.layer_scale,
             use_attention_bias=bool(given),
             name=f"block_{index:02}",
         )

@@ -75,6 +75,13 @@ def zero_shot_classifier(
     return found
 
 
+def is_of_sigmoid_loss(model: Any) -> bool:
+    """Whether a model is a classifier of `zero_shot_classifier` with SigLIP's bias, which a training has not moved."""
+    bias, heads = model.logit_bias, head_layers(model)
+    is_made_here = bool(bias) and bool(heads) and getattr(model.config, "normalize_embedding", False)
+    return is_made_here and np.allclose(keras.ops.convert_to_numpy(heads[0].bias), bias, rtol=1e-5)
+
+
 def check_same_size(image: keras.Model, text: keras.Model) -> None:
     """Raises unless an image tower and a text tower give embeddings of the same size, one of each input."""
     shapes = image.output_shape, text.output_shape
@@ -104,7 +111,7 @@ def projection_error(name: str, size: int, call: str) -> ValueError:
     return ValueError(
         "images and texts are compared after the projections of their towers.\n"
         f"Received: {name!r}, {size} features before the projection. Build the tower by `keras_vit.{call}` without "
-        "`include_top=False`."
+        "`include_top=False`, of a file that has its projection."
     )
 
 
@@ -161,16 +168,12 @@ def _check_names(names: tuple[str, ...] | None, texts: int, unique: bool) -> Non
     if names is None:
         return
     if len(names) != texts:
-        raise ArgumentError(
-            f"`class_names` must be one for each of {texts} texts.\nReceived: {len(names)} names.",
-            parameters=("class_names",),
-        )
+        raise ArgumentError(f"`class_names` must be one for each of {texts} texts.\nReceived: {len(names)} names.")
     if unique and (twice := [name for name in dict.fromkeys(names) if names.count(name) > 1 or not name]):
         raise ArgumentError(
             "`class_names` must name each class once, and none may be empty.\n"
             f"Received: {names.count(twice[0])} of {twice[0]!r}. Several texts of one class are rows of "
-            "`text_embeddings` of shape (K, n, E).",
-            parameters=("class_names",),
+            "`text_embeddings` of shape (K, n, E)."
         )
 
 
@@ -180,8 +183,7 @@ def _unit_embeddings(embeddings: npt.ArrayLike, size: int) -> np.ndarray:
     if texts.ndim not in (2, 3) or 0 in texts.shape or texts.shape[-1] != size:
         raise ArgumentError(
             f"`text_embeddings` must be (K, E) or (K, n, E), with E = {size} as the model's embedding.\n"
-            f"Received: shape {texts.shape}.",
-            parameters=("text_embeddings",),
+            f"Received: shape {texts.shape}."
         )
     texts = unit_rows("text_embeddings", texts)
     return texts if texts.ndim == 2 else _unit_embeddings(texts.mean(axis=1), size)
@@ -191,7 +193,7 @@ def real_rows(name: str, given: npt.ArrayLike) -> np.ndarray:
     """`given` in float64; raises for complex numbers and for what is no number."""
     found = np.asarray(given)
     if found.dtype.kind not in "fiubV":  # V is that of bfloat16
-        raise ArgumentError(f"`{name}` must be real numbers.\nReceived: {found.dtype}.", parameters=(name,))
+        raise ArgumentError(f"`{name}` must be real numbers.\nReceived: {found.dtype}.")
     return found.astype("float64")
 
 
@@ -204,8 +206,7 @@ def unit_rows(name: str, rows: np.ndarray) -> np.ndarray:
         first = tuple(wrong[0].tolist())
         raise ArgumentError(
             f"`{name}` must be finite and not zero, so that they have a direction.\n"
-            f"Received: {len(wrong):,} others, first row {', '.join(map(str, first))} of length {lengths[first][0]}.",
-            parameters=(name,),
+            f"Received: {len(wrong):,} others, first row {', '.join(map(str, first))} of length {lengths[first][0]}."
         )
     return rows / lengths
 
@@ -213,15 +214,27 @@ def unit_rows(name: str, rows: np.ndarray) -> np.ndarray:
 def _scale_and_bias(
     model: VisionTransformer, logit_scale: float | None, logit_bias: float | None
 ) -> tuple[float, float]:
+    check_bias(logit_bias, model)
     scale = model.logit_scale if logit_scale is None else logit_scale
     bias = (model.logit_bias or 0.0) if logit_bias is None else logit_bias
     if scale is None:
         raise ArgumentError(
             "the scale of the logits must be known, and only files of both towers have it.\n"
-            f"Received: logit_scale=None, {model.name!r}. Pass the factor's logarithm, for CLIP `math.log(100)`.",
-            parameters=("logit_scale",),
+            f"Received: logit_scale=None, and a model named {model.name!r} without one. Pass the factor's logarithm, "
+            "for CLIP `math.log(100)`."
         )
     return check_logit_scale(scale), check_finite("logit_bias", bias)
+
+
+def check_bias(given: float | None, *towers: Any) -> None:
+    """Raises if the file of a tower has a scale and lacks the bias of its family, and none is given."""
+    for tower in towers:
+        if given is None and getattr(tower, "logit_scale", None) is not None and tower.logit_bias is None:
+            raise ArgumentError(
+                "the bias of the logits must be known, which SigLIP and its like have besides the scale.\n"
+                f"Received: logit_bias=None, and a model named {tower.name!r}, whose file lacks it. The file may be "
+                "cut short. Pass what its authors have."
+            )
 
 
 def check_logit_scale(given: float) -> float:
@@ -230,8 +243,7 @@ def check_logit_scale(given: float) -> float:
     if scale > _LARGEST_SCALE:
         raise ArgumentError(
             "`logit_scale` is the logarithm of the factor on the cosines, so at most "
-            f"{_LARGEST_SCALE}.\nReceived: logit_scale={scale}. Pass `math.log({scale:g})` for a factor of {scale:g}.",
-            parameters=("logit_scale",),
+            f"{_LARGEST_SCALE}.\nReceived: logit_scale={scale}. Pass `math.log({scale:g})` for a factor of {scale:g}."
         )
     return scale
 
@@ -241,5 +253,5 @@ def check_finite(name: str, given: float) -> float:
     value = given.item() if isinstance(given, np.generic) else given
     check_number(name, value)
     if not np.isfinite(value):
-        raise ArgumentError(f"`{name}` must be finite.\nReceived: {name}={value}.", parameters=(name,))
+        raise ArgumentError(f"`{name}` must be finite.\nReceived: {name}={value}.")
     return float(value)
