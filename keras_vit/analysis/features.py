@@ -95,11 +95,13 @@ def features(
             tensor = tap.finish(tensors[str(name)])
             tensor = last_norm(tensor) if norm and tap.has_tokens and last_norm is not None else tensor
             found[name].append(ops.convert_to_numpy(ops.cast(tensor, "float32")))
-    grid = patch_grid(inner, prepared.shape) if spatial else (-1,)
+    grid = patch_grid(inner, prepared.shape)
+    number, shape = math.prod(grid), grid if spatial else (-1,)
     whole = {name: np.concatenate(parts) for name, parts in found.items()}
     tokens = {name: array for name, array in whole.items() if chosen[name].has_tokens}
     count = inner.config.num_prefix_tokens
-    patches = {name: a[:, count:].reshape(len(a), *grid, a.shape[-1]) for name, a in tokens.items()}
+    # Queries of a head may stand between both.
+    patches = {name: a[:, -number:].reshape(len(a), *shape, a.shape[-1]) for name, a in tokens.items()}
     return Features(whole | patches, {name: array[:, :count] for name, array in tokens.items()})
 
 
@@ -119,6 +121,35 @@ class _Tap:
         return self.block.forward(self.block.cast_input(tokens), **optional)
 
 
+class PatchTokens(keras.Model):
+    """The tokens after the last block, with the final norm, for `predict_on_batch` of one photo after another.
+
+    Args:
+        inner: the encoder, for images of any size.
+
+    Input and output are `(B, H, W, C)` and float32 `(B, T, D)`; the patches are the last tokens.
+    """
+
+    def __init__(self, inner: VisionTransformer) -> None:
+        super().__init__()
+        (self.tap,) = _taps(inner, inner.config.num_layers).values()
+        self.network, self.last_norm = keras.Model(inner.input, {"tap": self.tap.tensor}), encoder_norm(inner)
+        if keras.backend.backend() == "tensorflow":
+            self.compile(jit_compile=False)  # XLA would compile each new size of a photo
+
+    @property
+    def weights_of_patches(self) -> list[Any]:
+        """All weights that the tokens depend on."""
+        block = [] if self.tap.block is None else self.tap.block.weights
+        norm = [] if self.last_norm is None else self.last_norm.weights
+        return [*self.network.weights, *block, *norm]
+
+    def call(self, images: Tensor) -> Tensor:
+        """Tokens of prepared images."""
+        tokens = self.tap.finish(self.network(images, training=False)["tap"])
+        return ops.cast(tokens if self.last_norm is None else self.last_norm(tokens), "float32")
+
+
 def _inputs(block: Any) -> list[Tensor]:
     """The inputs of a block: the tokens, and optional ones."""
     return block.input if isinstance(block.input, list) else [block.input]
@@ -134,6 +165,8 @@ def _taps(inner: VisionTransformer, wanted: Sequence[int | str] | int | str | No
     taps: dict[int | str, _Tap] = {0: _Tap(_inputs(layers[0])[0])} if layers else {}
     for number, block in enumerate(layers, start=1):
         is_short = block.output.shape[1] != _inputs(block)[0].shape[1]
+        # On torch, Keras does not know how many tokens a block puts out for images of any size.
+        is_short = is_short or (number == len(layers) and inner.config.num_pooled_tokens is not None)
         taps[number] = _Tap(_inputs(block), block=block) if is_short else _Tap(block.output)
     for stage, layer in resnet_stages(inner).items():
         taps[stage] = _Tap(layer.output, has_tokens=False)

@@ -117,8 +117,12 @@ def side_by_side(
     photo = np.asarray(Image.fromarray(colorize(photo)).resize((width, height)))
     error = np.where((mask == answer)[..., None], np.array(_RIGHT, "uint8"), np.array(_WRONG, "uint8"))
     error = np.where((mask == ignore_class)[..., None], np.array(_IGNORED, "uint8"), error)
-    pictures = [photo, paint(mask, colors), paint(answer, colors, photo), error]
-    gap = np.full((height, _GAP, 3), 255, "uint8")
+    return _in_a_row([photo, paint(mask, colors), paint(answer, colors, photo), error])
+
+
+def _in_a_row(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """Pictures of one size with white between them."""
+    gap = np.full((len(pictures[0]), _GAP, 3), 255, "uint8")
     return np.concatenate([part for picture in pictures for part in (gap, picture)][1:], axis=1)
 
 
@@ -126,6 +130,8 @@ _FAR_TO_NEAR = (  # colours of depths, evenly spaced
     *((0, 0, 4), (40, 11, 84), (101, 21, 110), (159, 42, 99)),
     *((212, 72, 66), (245, 125, 21), (250, 193, 39), (252, 255, 164)),
 )
+_ERRORS, _LARGE_ERROR = (_RIGHT, (250, 193, 39), _WRONG), 0.2  # of depths; part of one
+_UNKNOWN = np.uint8(128)
 _EXTREMES = (2, 98)  # percentiles of what is painted darkest and brightest
 
 
@@ -140,17 +146,99 @@ def paint_depths(values: np.ndarray, unit: str) -> np.ndarray:
         uint8 `(H', W', 3)`.
     """
     low, high = np.percentile(values, _EXTREMES)
-    levels = np.clip((values - low) / max(high - low, 1e-30), 0, 1)
-    levels = np.rint(255 * (levels if unit == "inverse" else 1 - levels)).astype(int)
-    places = np.linspace(0, 255, len(_FAR_TO_NEAR))
-    table = np.stack([np.interp(np.arange(256), places, channel) for channel in zip(*_FAR_TO_NEAR, strict=True)], 1)
-    table = np.rint(table).astype("uint8")
     far, near = (low, high) if unit == "inverse" else (high, low)
+    table = _interpolated(_FAR_TO_NEAR)
     words = "" if unit == "inverse" else " m"
     shown = [
         (tuple(table[255 * step // 4].tolist()), f"{far + (near - far) * step / 4:.3g}{words}") for step in range(5)
     ]
-    return with_legend(table[levels], shown)
+    return with_legend(_between(values, far, near, table), shown)
+
+
+def depths_side_by_side(photo: np.ndarray, target: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """A photo, its depths, the answer in the same colours, and the error: uint8 `(h, 4 w + 12, 3)`, the map's size.
+
+    Depths are bright where it is near. An error is green at 0, yellow at 10 % of the depth and red from 20 % on. Pixels
+    that do not count are grey.
+
+    Args:
+        photo: uint8 `(H, W, C)`.
+        target: float `(h, w)`, 0 where it does not count.
+        answer: float `(h, w)`.
+    """
+    from PIL import Image
+
+    height, width = target.shape
+    valid = target > 0
+    near, far = np.percentile(target[valid], _EXTREMES) if valid.any() else (0.0, 1.0)
+    shown = np.asarray(Image.fromarray(colorize(photo)).resize((width, height)))
+    table = _interpolated(_FAR_TO_NEAR)
+    error = _between(np.abs(answer - target) / np.where(valid, target, 1), 0, _LARGE_ERROR, _interpolated(_ERRORS))
+    maps = [_between(target, far, near, table), _between(answer, far, near, table), error]
+    known, given, wrong = (np.where((valid | (one is maps[1]))[..., None], one, _UNKNOWN) for one in maps)
+    return _in_a_row([shown, known, given, wrong])
+
+
+def _between(values: np.ndarray, first: float, last: float, table: np.ndarray) -> np.ndarray:
+    """Values as the colours of a table, whose ends stand for two values."""
+    spread = last - first if last != first else 1e-30
+    return table[np.rint(255 * np.clip((values - first) / spread, 0, 1)).astype(int)]
+
+
+def _interpolated(colors: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """uint8 `(256, 3)` from evenly spaced colours."""
+    places = np.linspace(0, 255, len(colors))
+    table = np.stack([np.interp(np.arange(256), places, channel) for channel in zip(*colors, strict=True)], 1)
+    return np.rint(table).astype("uint8")
+
+
+_GOOD_TO_FLAWED = (
+    (110, 110, 160),
+    (70, 150, 200),
+    (250, 200, 60),
+    (240, 110, 30),
+    (180, 0, 30),
+)  # the third at the threshold
+_MOST_OPAQUE = 0.75  # of colours over the photo
+
+
+def anomaly_limits(median_distance: float, threshold: float) -> tuple[float, float]:
+    """Distances of the first and the last colour of `paint_anomalies`; the threshold is in the middle.
+
+    Args:
+        median_distance: of patches of good photos.
+        threshold: above which a score is that of a flawed photo.
+    """
+    return median_distance, median_distance + max(2 * (threshold - median_distance), 1e-6)
+
+
+def paint_anomalies(anomaly_map: np.ndarray, limits: tuple[float, float], photo: np.ndarray) -> np.ndarray:
+    """A photo under the colours of its anomaly map: as it is where it is like the good ones, red where it is not.
+
+    Args:
+        anomaly_map: float `(H, W)`.
+        limits: distances of the first and the last colour.
+        photo: uint8 `(H, W, 3)` or `(H, W, 1)`.
+
+    Returns:
+        uint8 `(H, W, 3)`.
+    """
+    levels = np.clip((anomaly_map - limits[0]) / (limits[1] - limits[0]), 0, 1)
+    painted = _interpolated(_GOOD_TO_FLAWED)[np.rint(255 * levels).astype(int)]
+    opaque = _MOST_OPAQUE * np.clip(2 * levels, 0, 1)[..., None]
+    return np.rint(opaque * painted + (1 - opaque) * colorize(photo)).astype("uint8")
+
+
+def anomaly_scale(limits: tuple[float, float]) -> np.ndarray:
+    """The colours of `paint_anomalies` with their distances: uint8 `(H, W, 3)`.
+
+    Args:
+        limits: distances of the first and the last colour.
+    """
+    table = _interpolated(_GOOD_TO_FLAWED)
+    strip = np.repeat(np.repeat(table[None], 16, axis=0), 2, axis=1)
+    values = np.linspace(*limits, 5)
+    return with_legend(strip, [(tuple(table[255 * n // 4].tolist()), f"{values[n]:.3g}") for n in range(5)])
 
 
 def with_legend(picture: np.ndarray, rows: Sequence[tuple[tuple[int, ...], str]]) -> np.ndarray:

@@ -266,6 +266,27 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: FilePath, curves: Mappi
     _save(figure, path)
 
 
+def draw_columns(rows: Sequence[Mapping[str, Any]], path: FilePath, columns: Mapping[str, str]) -> None:
+    """Draws columns of a run's figures by epoch, each in a figure of its own.
+
+    Args:
+        rows: at least one row, from `RunDirectory.rows`.
+        path: path of the PNG.
+        columns: names, with the words of their axes.
+    """
+    height = -(-len(columns) // 3)
+    figure = _figure(11, 2.8 * height)
+    axes = figure.subplots(height, 3, squeeze=False)
+    for axis, (name, words) in zip(axes.flat, columns.items(), strict=False):
+        _draw_line(axis, [row["epoch"] for row in rows], [row[name] for row in rows], "train")
+        axis.set(xlabel="epoch", ylabel=words)
+        _style_axis(axis)
+        axis.locator_params(axis="x", integer=True)
+    for axis in axes.flat[len(columns) :]:
+        axis.set_axis_off()
+    _save(figure, path)
+
+
 def draw_confusion(
     labels: np.ndarray, predictions: np.ndarray, class_names: Sequence[str], path: FilePath | None = None
 ) -> "Figure":
@@ -324,11 +345,15 @@ def draw_predicted(
     columns = min(len(drawn), 3)
     rows = -(-len(drawn) // columns)
     figure = _figure(max(4.4 * columns, _NARROWEST), 4.2 * rows)
-    for axis, (name, true, found) in zip(figure.subplots(rows, columns, squeeze=False).flat, drawn, strict=False):
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis in axes[len(drawn) :]:
+        axis.set_visible(False)
+    for axis, (name, true, found) in zip(axes, drawn, strict=False):
         ends = [min(true.min(), found.min()), max(true.max(), found.max())]
         axis.plot(ends, ends, color="0.6", linewidth=1)
         axis.plot(true, found, ".", color=_COLORS["train"], alpha=0.6)
         axis.set(title=name, xlabel="true", ylabel="predicted")
+        axis.locator_params("x", nbins=4)  # numbers as 12,000,000 would touch each other
     if path is not None:
         _save(figure, path)
     return figure
@@ -414,6 +439,7 @@ def _drawable_names(class_names: Sequence[str], other: str = "class") -> list[st
 
 
 def _shorten(name: str) -> str:
-    """A class name for matplotlib: shortened, with `$` escaped, which would start a formula."""
-    name = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    """A class name for matplotlib: shortened in its middle, with `$` escaped, which would start a formula."""
+    half = _LONGEST_NAME // 2
+    name = name if len(name) <= _LONGEST_NAME else name[: half - 1] + "…" + name[-half:]
     return name.replace("$", r"\$")

@@ -9,11 +9,13 @@ from keras import ops
 
 from keras_vit.annotations import Pair, Shape, Tensor
 from keras_vit.checks import check_positive_int, check_process
+from keras_vit.config.heads import QUERIES
 from keras_vit.keras_private import call_inputs
 from keras_vit.layers.configurable import flatten_layers
 from keras_vit.model.input_checks import check_floats, check_shape, warn_pixel_range
 from keras_vit.model.layer_access import (
     first_layer,
+    layer_named,
     token_layers,
     user_operations,
 )
@@ -55,11 +57,16 @@ def vision_transformer_in(model: keras.Model) -> VisionTransformer:
 
 
 def check_global_attention(inner: VisionTransformer) -> None:
-    """Raises for axial attention, which has weights within lines only, not between all tokens."""
-    if inner.config.attention == "axial":
+    """Raises for attention in lines or windows, which has no weights between all tokens."""
+    if inner.config.attention != "global":
         raise ValueError(
-            "attention maps need weights between all tokens, which axial attention does not have.\n"
-            f"Received: {inner.name!r} with attention='axial'. `features` takes it."
+            "attention maps need weights between all tokens, which axial and windowed attention do not have.\n"
+            f"Received: {inner.name!r} with attention={inner.config.attention!r}. `features` takes it."
+        )
+    if layer_named(inner, QUERIES) is not None:
+        raise ValueError(
+            "attention maps need the same tokens in all blocks, and the last ones have queries.\n"
+            f"Received: {inner.name!r}. `features` takes it."
         )
 
 

@@ -84,7 +84,8 @@ def evaluate(
     real = None if real_labels is None else read_real_labels(real_labels)
     dataset, of_data, examples = _load_batches(model, data, split, batch_size, seed)
     names = match_names(model, of_data, class_names)
-    if class_names is None and hasattr(examples, "paths"):
+    is_own = class_names is None or tuple(class_names) == tuple(getattr(model, "class_names", None) or ())
+    if is_own and hasattr(examples, "paths"):
         _warn_of_numbers(of_data or names, names)
     if real is not None:
         _check_imagenet(names)

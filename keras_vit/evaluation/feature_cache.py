@@ -94,9 +94,9 @@ def image_features(
     check_positive_int("batch_size", batch_size)
     _check_model(model)
     examples = source.split(split)
-    if cache is None:
+    folder = None if cache is None else chosen_dir(cache, "features")
+    if folder is None:
         return _compute(model, source, split, batch_size)
-    folder = chosen_dir(cache, "features")
     kept = Cache(folder)
     with report_missing_files(examples):
         name = features_fingerprint(model, examples)

@@ -10,7 +10,7 @@ from keras_vit.checks import check_installed
 from keras_vit.evaluation.metrics import ClassResult, Evaluation, wilson_interval
 from keras_vit.evaluation.probes import Probe, shots_in_words
 from keras_vit.files import expand_path
-from keras_vit.pages.formatting import WIDTH, columns, printable
+from keras_vit.pages.formatting import WIDTH, columns, plural, printable
 from keras_vit.pages.html import PAGE, Panel, Section, check_page, figure_uri, write_page
 from keras_vit.version import __version__
 
@@ -99,7 +99,7 @@ def answer_of(result: Evaluation) -> str:
     """What an evaluation came to, in a sentence or two."""
     right = round(result.accuracy * result.count)
     low, high = map(_percent, wilson_interval(result.accuracy, result.count))
-    answer = f"The model names the class of {right:,} of {result.count:,} images: {_percent(result.accuracy)}"
+    answer = f"The model names the class of {right:,} of {plural(result.count, 'image')}: {_percent(result.accuracy)}"
     answer += f", with a 95 % interval of {low} to {high} (Wilson)."
     found = [(each.recall, each.name) for each in result.classes if each.recall is not None]
     recall, name = min(found, key=lambda pair: pair[0], default=(1.0, ""))
@@ -174,7 +174,7 @@ def _figures(result: Evaluation | Probe) -> list[tuple[str, str]]:
 def _answer(result: Evaluation | Probe) -> str:
     if isinstance(result, Evaluation):
         return answer_of(result)
-    share, images = _percent(result.accuracy), f"{result.test_images:,} test images"
+    share, images = _percent(result.accuracy), plural(result.test_images, "test image")
     return f"A classifier on the model's features names the class of {share} of {images}, with {_most_shots(result)}."
 
 

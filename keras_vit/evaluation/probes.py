@@ -295,8 +295,7 @@ def _usable_shots(source: Source, labels: np.ndarray, shots: Sequence[int] | Non
         raise ArgumentError(
             "every class must have as many training examples as `shots`, or classes are measured unlike.\n"
             f"Received: shots={chosen or [least]}, examples: {', '.join(short[:_MOST_NAMES])}{more}. "
-            'Pass fewer shots, or train_split="train+validation".',
-            parameters=("shots", "train_split"),
+            'Pass fewer shots, or train_split="train+validation".'
         )
     return chosen
 
@@ -305,8 +304,7 @@ def _check_num_neighbors(num_neighbors: int, examples: int) -> None:
     if num_neighbors > examples:
         raise ArgumentError(
             "`num_neighbors` must be at most the examples that there are to vote.\n"
-            f"Received: num_neighbors={num_neighbors}, {examples} training examples. Pass fewer.",
-            parameters=("num_neighbors",),
+            f"Received: num_neighbors={num_neighbors}, {examples} training examples. Pass fewer."
         )
 
 
@@ -315,8 +313,7 @@ def _check_splits(train_split: str, test_split: str) -> set[str]:
     if shared := set(check_split(train_split)) & set(check_split(test_split)):
         raise ArgumentError(
             "`train_split` and `test_split` must have no split in common, or a probe is tested on what it has seen.\n"
-            f"Received: train_split={train_split!r}, test_split={test_split!r}, both with {', '.join(sorted(shared))}.",
-            parameters=("train_split", "test_split"),
+            f"Received: train_split={train_split!r}, test_split={test_split!r}, both with {', '.join(sorted(shared))}."
         )
     return {*check_split(train_split), *check_split(test_split)}
 
@@ -326,14 +323,12 @@ def _check_arguments(kind: str, shots: Sequence[int] | None, seeds: Sequence[int
     check_positive_int("num_neighbors", num_neighbors)
     for name, given, check in (
         ("shots", shots, check_positive_int),
-        ("seeds", seeds, lambda _, seed: check_seed(seed)),
+        ("seeds", seeds, check_seed),
     ):
         if given is None:
             continue
         if isinstance(given, str) or not isinstance(given, Sequence) or not len(given) or len(set(given)) < len(given):
-            raise ArgumentError(
-                f"`{name}` must be a list of numbers, each once.\nReceived: {name}={given!r}.", parameters=(name,)
-            )
+            raise ArgumentError(f"`{name}` must be a list of numbers, each once.\nReceived: {name}={given!r}.")
         for number in given:
             check(name, number)
     others: dict[str, tuple] = {"shots": (shots, None, "fewshot"), "seeds": (tuple(seeds), SEEDS, "fewshot")}
@@ -341,8 +336,7 @@ def _check_arguments(kind: str, shots: Sequence[int] | None, seeds: Sequence[int
     for name, (value, default, owner) in others.items():
         if value != default and kind != owner:
             raise ArgumentError(
-                f"`{name}` is for kind={owner!r}.\nReceived: kind={kind!r}, {name}={value!r}. Leave it out.",
-                parameters=(name,),
+                f"`{name}` is for kind={owner!r}.\nReceived: kind={kind!r}, {name}={value!r}. Leave it out."
             )
 
 

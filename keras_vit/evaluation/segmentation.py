@@ -16,7 +16,7 @@ from keras_vit.dense.masks import SegmentationScores, confusion_scores
 from keras_vit.dense_models.photos import PhotoSegmenter
 from keras_vit.evaluation.batched_predict import check_finite, check_outputs, open_to_measure, predict_batches
 from keras_vit.model.copies import unwrapped
-from keras_vit.pages.formatting import printable
+from keras_vit.pages.formatting import plural, printable
 from keras_vit.pages.html import Panel, Section
 
 WORST = 24  # photos whose answers are kept
@@ -104,7 +104,7 @@ class SegmentationEvaluation:
         known = [each for each in found["classes"] if each["iou"] is not None]
         worst = min(known, key=lambda each: each["iou"])
         answer = (
-            f"Over {self.count:,} photos the mean IoU is {found['mean_iou']:.4f}. It is lowest for "
+            f"Over {plural(self.count, 'photo')} the mean IoU is {found['mean_iou']:.4f}. It is lowest for "
             f"{printable(worst['name'])}, {worst['iou']:.4f}."
         )
         figures = [("mean IoU", f"{found['mean_iou']:.4f}"), ("pixel accuracy", f"{found['pixel_accuracy']:.4f}")]
@@ -182,7 +182,7 @@ def _whole(model: Any, dataset: Any, examples: Any) -> _Answers:
     for outputs, labels in predict_batches(model, dataset, rows=True):
         check_finite(outputs, index)
         for logits, label in zip(outputs, labels, strict=True):
-            mask = examples.mask(index)
+            mask = examples.target(index)
             yield mask, classes_at(logits, mask.shape), _loss(logits, label, examples.ignore_class)
             index += 1
 
@@ -191,7 +191,7 @@ def _slid(model: Any, examples: Any) -> _Answers:
     """Answers by windows that slide over photos; the loss is that of the mean logits at the photo's size."""
     find = PhotoSegmenter(model)
     for index in range(examples.size):
-        mask, losses = examples.mask(index), []
+        mask, losses = examples.target(index), []
         answer = np.empty(mask.shape, "int32")
         for place, logits in find.blocks(find.maps.pixels(examples.pixels(index))):
             answer[place] = logits.argmax(axis=-1)

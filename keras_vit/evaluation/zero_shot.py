@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_vit.checks import ArgumentError, check_nonnegative, check_number
+from keras_vit.checks import ArgumentError, check_nonnegative, check_number, with_parameters
 from keras_vit.model.two_towers.zero_shot import check_finite, real_rows, unit_rows
 
 _Weights = TypeVar("_Weights", keras.Model, Mapping[str, np.ndarray])
@@ -36,6 +36,7 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
         `(1 - alpha) zero_shot + alpha finetuned`: arrays by name, or a new model like `finetuned`.
 
     Raises:
+        TypeError: for what is neither a model nor arrays by name.
         ValueError: for weights of other names or shapes, or not finite; other classes, or in another order; configs
             that differ but for rates of training; a share out of range.
 
@@ -43,7 +44,7 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
     """
     check_number("alpha", alpha)
     if not 0 <= alpha <= 1:
-        raise ArgumentError(f"`alpha` must be in [0, 1].\nReceived: alpha={alpha}.", parameters=("alpha",))
+        raise ArgumentError(f"`alpha` must be in [0, 1].\nReceived: alpha={alpha}.")
     names: list[Any] = [getattr(each, "class_names", None) for each in (zero_shot, finetuned)]
     if None not in names:
         first_names, second_names = ([name.replace("_", " ").casefold() for name in each] for each in names)
@@ -52,8 +53,7 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
             raise ArgumentError(
                 f"both classifiers must have their classes {rule}.\n"
                 f"Received: {names[0]!r:.150} and {names[1]!r:.150}. Give `zero_shot` the class names of `finetuned`, "
-                "in their order.",
-                parameters=("zero_shot", "finetuned"),
+                "in their order."
             )
     configs = [each.as_dict() if (each := getattr(model, "config", None)) else {} for model in (zero_shot, finetuned)]
     fields = [name for name in configs[0].keys() & configs[1].keys() if not name.endswith("_rate")]  # of training
@@ -63,7 +63,7 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
             f"both classifiers must compute the same with the same weights.\nReceived: {listed:.300}.",
             parameters=("zero_shot", "finetuned"),
         )
-    first, second = _by_name(zero_shot), _by_name(finetuned)
+    first, second = _by_name("zero_shot", zero_shot), _by_name("finetuned", finetuned)
     shapes: list[dict[str, Any]] = [{n: tuple(np.shape(a)) for n, a in arrays.items()} for arrays in (first, second)]
     if shapes[0] != shapes[1]:
         others = sorted(name for name in {*shapes[0], *shapes[1]} if shapes[0].get(name) != shapes[1].get(name))
@@ -75,10 +75,7 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
         )
     for argument, arrays in (("zero_shot", first), ("finetuned", second)):
         if wrong := next((name for name, array in arrays.items() if not np.isfinite(array).all()), None):
-            raise ArgumentError(
-                f"weights of `{argument}` must be finite.\nReceived: {wrong}, with NaN or infinity.",
-                parameters=(argument,),
-            )
+            raise ArgumentError(f"weights of `{argument}` must be finite.\nReceived: {wrong}, with NaN or infinity.")
     mixed = {name: (1 - alpha) * np.asarray(first[name]) + alpha * np.asarray(second[name]) for name in second}
     if not isinstance(finetuned, keras.Model):
         return mixed
@@ -88,9 +85,13 @@ def wise_ft(zero_shot: _Weights, finetuned: _Weights, alpha: float = 0.5) -> _We
     return model
 
 
-def _by_name(weights: Any) -> Mapping[str, Any]:
+def _by_name(argument: str, weights: Any) -> Mapping[str, Any]:
     if isinstance(weights, keras.Model):
         return {variable.path: keras.ops.convert_to_numpy(variable) for variable in weights.variables}
+    if not isinstance(weights, Mapping):
+        raise with_parameters(
+            TypeError(f"`{argument}` must be a Keras model, or arrays by name.\nReceived: {weights!r:.80}."), argument
+        )
     return weights
 
 
@@ -141,13 +142,10 @@ def tip_adapter(
     if None in sizes or len(sizes) > 1 or classes.shape != (len(rows[1]),):
         raise ArgumentError(
             "`embeddings`, `keys` and `class_embeddings` must be (N, E), (n, E) and (K, E), and `labels` (n,).\n"
-            f"Received: shapes {', '.join(str(each.shape) for each in rows)} and {classes.shape}.",
-            parameters=("embeddings", "keys", "class_embeddings", "labels"),
+            f"Received: shapes {', '.join(str(each.shape) for each in rows)} and {classes.shape}."
         )
     if classes.dtype.kind not in "iu" or (classes.size and not 0 <= classes.min() <= classes.max() < len(rows[2])):
-        raise ArgumentError(
-            f"`labels` must be numbers from 0 to {len(rows[2]) - 1}.\nReceived: {classes[:5]}.", parameters=("labels",)
-        )
+        raise ArgumentError(f"`labels` must be numbers from 0 to {len(rows[2]) - 1}.\nReceived: {classes[:5]}.")
     photos, cached, texts = (unit_rows(name, each) for name, each in zip(given, rows, strict=True))
     nearness = np.exp(-beta * (1 - photos @ cached.T))  # (N, n)
     return scale * photos @ texts.T + alpha * nearness @ np.eye(len(texts))[classes]

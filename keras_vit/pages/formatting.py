@@ -64,14 +64,12 @@ def check_table_place(path: Path, columns: Iterable[str]) -> None:
     """
     if os.path.isdir(path) or not os.path.isdir(path.absolute().parent):
         raise ArgumentError(
-            f"`out` must be a file, in a folder that is there.\nReceived: {printable(path)}. Choose another name.",
-            parameters=("out",),
+            f"`out` must be a file, in a folder that is there.\nReceived: {printable(path)}. Choose another name."
         )
     if os.path.lexists(path) and not (read_head(path) or b"").startswith(",".join(columns).encode()):
         raise ArgumentError(
             "`out` replaces only a table that the same command wrote.\n"
-            f"Received: {printable(path)}, which is something else. Move it away, or choose another name.",
-            parameters=("out",),
+            f"Received: {printable(path)}, which is something else. Move it away, or choose another name."
         )
     try:  # in a file of no name, before the work
         with tempfile.TemporaryFile(dir=path.absolute().parent):
@@ -79,8 +77,7 @@ def check_table_place(path: Path, columns: Iterable[str]) -> None:
     except OSError as error:
         raise ArgumentError(
             "`out` must be a file in a folder that can be written.\n"
-            f"Received: {printable(path)}: {error.strerror}. Choose another folder.",
-            parameters=("out",),
+            f"Received: {printable(path)}: {error.strerror}. Choose another folder."
         ) from None
 
 
@@ -160,7 +157,7 @@ def clock_time(seconds: float) -> str:
 
 
 class Pace:
-    """Lines on how far a job is: after ten seconds, and then once a minute.
+    """Lines on how far a job is: ten seconds after its first batch, which may be compiled, and then once a minute.
 
     Args:
         total: of what is to be done.
@@ -168,15 +165,17 @@ class Pace:
     """
 
     def __init__(self, total: int, unit: str) -> None:
-        self._total, self._unit, self._began = total, unit, time.monotonic()
-        self._next = self._began + FIRST_LINE
+        self._total, self._unit = total, unit
+        self._first: tuple[float, int] | None = None  # when the first batch was there, and what was done then
 
     def lines(self, done: int) -> Iterator[str]:
         """The line, if it is time for one."""
         now = time.monotonic()
-        if done and now >= self._next:
+        if done and self._first is None:
+            self._first, self._next = (now, done), now + FIRST_LINE
+        elif self._first and now >= self._next and done > self._first[1]:
             self._next = now + _MINUTE
-            speed = done / (now - self._began)
+            speed = (done - self._first[1]) / (now - self._first[0])
             left = (self._total - done) / speed
             end = f"{duration(left)} left, until {clock_time(left)}"
             yield f"{done:,} of {self._total:,} {self._unit}, {speed:,.1f} a second, {end}"
@@ -188,7 +187,9 @@ def plural(number: int, name: str) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+    """A text shortened in its middle, since names often differ at their ends."""
+    end = (width - 3) // 2
+    return text if len(text) <= width else f"{text[: width - 3 - end]}...{text[len(text) - end :]}"
 
 
 def _escaped(character: str) -> str:

@@ -119,8 +119,7 @@ def check_new_folder(folder: Path) -> Path:
     if (folder.exists() and not folder.is_dir()) or (folder.is_dir() and any(folder.iterdir())):
         raise ArgumentError(
             "`out` must be a new or empty folder, so that nothing is lost.\n"
-            f"Received: {printable(folder)}, which is neither. Choose another name.",
-            parameters=("out",),
+            f"Received: {printable(folder)}, which is neither. Choose another name."
         )
     return folder
 

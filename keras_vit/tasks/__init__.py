@@ -15,6 +15,7 @@ TASKS = {  # a class in the module of that name, with `_` for `-`
     "classification": "Classification",
     "multi-label": "MultiLabel",
     "contrastive": "Contrastive",
+    "depth": "Depth",
     "regression": "Regression",
     "segmentation": "Segmentation",
 }
@@ -37,14 +38,10 @@ def find_task(what: Any = None) -> Task:
     stored = dict(what) if isinstance(what, Mapping) else {"name": DEFAULT if what is None else what}
     name = stored.pop("name", None)
     if isinstance(what, (list, tuple)) or not isinstance(name, str):
-        raise ArgumentError(
-            f"`task` must be a name or a `Task`.\nReceived: an object of type {type(what).__name__}.",
-            parameters=("task",),
-        )
+        raise ArgumentError(f"`task` must be a name or a `Task`.\nReceived: an object of type {type(what).__name__}.")
     if name not in TASKS:
         raise ArgumentError(
-            f"`task` must be one of {', '.join(TASKS)}.\nReceived: {name!r}.{did_you_mean(name, TASKS)}",
-            parameters=("task",),
+            f"`task` must be one of {', '.join(TASKS)}.\nReceived: {name!r}.{did_you_mean(name, TASKS)}"
         )
     kind = _kind(name)
     known = {option.name for option in kind.options()}

@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_vit.checks import ArgumentError, check_positive, did_you_mean
 from keras_vit.files import expand_path, read_regular
+from keras_vit.pages.formatting import printable
 
 BALANCED = "balanced"
 _MOST_BYTES = 1 << 24  # of a table
@@ -40,10 +41,20 @@ def ordered_weights(given: Any, names: Sequence[str]) -> list[float] | None:
         wrong = f"{unknown[0]!r}, which is no class" if unknown else f"none for {missing[0]!r}"
         raise ArgumentError(
             "`class_weights` must have a weight for each class of the data, by its name.\n"
-            f"Received: {wrong}.{did_you_mean(unknown[0], names) if unknown else ''}",
-            parameters=("class_weights",),
+            f"Received: {wrong}.{did_you_mean(unknown[0], names) if unknown else ''}"
         )
     return [given[name] for name in names]
+
+
+def weights_in_words(weights: Sequence[float] | None, names: Sequence[str]) -> str:
+    """The least and the greatest weight with a class that has it; nothing without weights, or where all are 1."""
+    if not weights:
+        return ""
+    least, most = (f"{end:.4g}" for end in (min(weights), max(weights)))
+    if least == most:
+        return "" if least == "1" else f"weighted by {least} in every class"
+    first, last = (printable(names[list(weights).index(end)]) for end in (min(weights), max(weights)))
+    return f"weighted by class, from {least} ({first}) to {most} ({last})"
 
 
 def _read_table(file: Any) -> dict[str, float]:
@@ -62,6 +73,5 @@ def _read_table(file: Any) -> dict[str, float]:
         fault = getattr(error, "strerror", None) or error
         raise ArgumentError(
             "`class_weights` must be 'balanced', or the path of a .csv file with the columns class and weight.\n"
-            f"Received: {file!r}: {fault}.{did_you_mean(file, [BALANCED])}",
-            parameters=("class_weights",),
+            f"Received: {file!r}: {fault}.{did_you_mean(file, [BALANCED])}"
         ) from None

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_vit.files import atomic_write
 from keras_vit.pages.cards import CLASSIFICATION, classes_section
-from keras_vit.pages.formatting import columns, markdown_text, printable, spreadsheet_cell
+from keras_vit.pages.formatting import columns, markdown_text, plural, printable, spreadsheet_cell
 from keras_vit.pages.html import PICTURE, Panel, Section, png_uri
-from keras_vit.tasks.class_weights import BALANCED, ordered_weights, read_class_weights
+from keras_vit.tasks.class_weights import BALANCED, ordered_weights, read_class_weights, weights_in_words
 from keras_vit.tasks.task import MOST_PHOTOS, TOP, CardParts, Task, option, photos_section
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Classification(Task):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "class_weights", read_class_weights(self.class_weights))
 
     def targets(self, names: Sequence[str] | None = None) -> "Targets":
@@ -72,7 +73,7 @@ class Classification(Task):
         return source.subset(count, seed=seed)
 
     def size_in_words(self, count: int) -> str:
-        return f"{count} classes"
+        return f"{count} class{'es' * (count != 1)}"
 
     def encoding(self, plan: "Plan", augmentation: Any) -> str:
         smooth = plan.recipe.loss == "softmax" and plan.recipe.label_smoothing
@@ -90,6 +91,9 @@ class Classification(Task):
 
             arguments["loss"] = ClassWeightedLoss(arguments["loss"], weights)
         return arguments
+
+    def loss_in_words(self, source: "Source") -> str:
+        return weights_in_words(self._weights(source), source.class_names)
 
     def _weights(self, source: "Source") -> list[float] | None:
         """The weight of each class."""
@@ -200,7 +204,7 @@ class Classification(Task):
     def evaluation_lines(self, evaluation: "Evaluation", split: str, name: str) -> Iterator[str]:
         from keras_vit.evaluation.page import class_lines
 
-        yield f"{split} accuracy {evaluation.accuracy:.4f} on {evaluation.count:,} images of {name}"
+        yield f"{split} accuracy {evaluation.accuracy:.4f} on {plural(evaluation.count, 'image')} of {name}"
         top5, real = evaluation.top5_accuracy, evaluation.real_accuracy
         rows = [] if top5 is None else [("top-5 accuracy", f"{top5:.4f}")]
         if real is not None:
@@ -271,7 +275,7 @@ def _limits(result: Mapping[str, Any]) -> Iterator[str]:
     measured = [each for each in result["per_class"] if each["count"]]
     worst = min(measured, key=lambda each: each["recall"])
     if worst["recall"] < 1:
-        share, count = f"{worst['recall']:.1%}", f"{worst['count']:,}"
-        yield f"It recognises {markdown_text(worst['name'])} least: {share} of {count} images."
+        share, count = f"{worst['recall']:.1%}", worst["count"]
+        yield f"It recognises {markdown_text(worst['name'])} least: {share} of {plural(count, 'image')}."
     if missing := len(result["per_class"]) - len(measured):
         yield f"Classes without an image in the {result['split']} set: {missing:,}. Nothing was measured of these."

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from keras_vit.checks import ArgumentError, check_choice, check_flag, did_you_mean
+from keras_vit.checks import ArgumentError, did_you_mean
 from keras_vit.config.variants import ENCODERS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path
-from keras_vit.pages.formatting import columns, printable
+from keras_vit.pages.formatting import columns, plural, printable
 from keras_vit.pages.html import Panel, Section
 from keras_vit.tasks.task import MOST_PHOTOS, CardParts, Task, option, photos_section
 from keras_vit.weights.checkpoint import TOWERS, TOWERS_FILE
@@ -107,8 +107,8 @@ class PairEvaluation:
         """What a page shows."""
         found = self.recalls
         answer = (
-            f"For {found['text_to_image_1']:.1%} of {self.count:,} captions the right photo is the nearest one, and "
-            f"for {found['text_to_image_5']:.1%} it is among the five nearest."
+            f"For {found['text_to_image_1']:.1%} of {plural(self.count, 'caption')} the right photo is the nearest "
+            f"one, and for {found['text_to_image_5']:.1%} it is among the five nearest."
         )
         chances = [min(k / self.count, 1.0) for k in _AT]
         figures = [("mean recall", f"{self.recall:.4f}"), ("by chance", f"{np.mean(chances):.4f}")]
@@ -155,9 +155,7 @@ class Contrastive(Task):
     )
 
     def __post_init__(self) -> None:
-        if self.loss is not None:
-            check_choice("loss", self.loss, LOSSES)
-        check_flag("lock_image", self.lock_image)
+        super().__post_init__()
         if self.text is not None:
             object.__setattr__(self, "text", os.fspath(self.text))
 
@@ -171,20 +169,17 @@ class Contrastive(Task):
         if options.layout != "none":
             raise ArgumentError(
                 "a contrastive training has a copy of both towers on each device.\n"
-                f"Received: layout={options.layout!r}. Leave it out.",
-                parameters=("layout",),
+                f"Received: layout={options.layout!r}. Leave it out."
             )
         if self.text is not None and not self._may_be_text():
             raise ArgumentError(
                 "`text` must be a folder or file with a text tower, or a published name, as 'clip/B16'.\n"
-                f"Received: text={self.text!r}, where nothing is.{did_you_mean(self.text, ENCODERS)}",
-                parameters=("text",),
+                f"Received: text={self.text!r}, where nothing is.{did_you_mean(self.text, ENCODERS)}"
             )
         if self.lock_image and options.learning != "all":
             raise ArgumentError(
                 "`lock_image` locks the whole image tower, so `trainable` must be left out.\n"
-                f"Received: lock_image=True, trainable={options.learning!r}.",
-                parameters=("lock_image", "trainable"),
+                f"Received: lock_image=True, trainable={options.learning!r}."
             )
 
     def _may_be_text(self) -> bool:
@@ -241,8 +236,7 @@ class Contrastive(Task):
         if not 2 <= plan.batch_size <= source.sizes["train"]:
             raise ArgumentError(
                 "`batch_size` must be from 2 to the number of training pairs, as pairs of a batch are compared.\n"
-                f"Received: batch_size={plan.batch_size}, {source.sizes['train']:,} pairs of {source.name}.",
-                parameters=("batch_size",),
+                f"Received: batch_size={plan.batch_size}, {source.sizes['train']:,} pairs of {source.name}."
             )
         import warnings
 
@@ -276,8 +270,7 @@ class Contrastive(Task):
                 "both towers must be known.\n"
                 f"Received: an image tower {image.name!r} without weights, and no `text`. Pass weights of both as "
                 "`weights`, or a text tower as `text`: to begin with random numbers, one that `build_text` made and "
-                "`save` wrote as .keras with its tokenizer.",
-                parameters=("weights", "text"),
+                "`save` wrote as .keras with its tokenizer."
             )
         if str(source).endswith(".keras"):
             import keras
@@ -300,8 +293,7 @@ class Contrastive(Task):
             raise ArgumentError(
                 "MixUp and CutMix mix two images, and there is no caption of the mixture.\n"
                 f"Received: an augmentation with one of them, for {self.name}. Pass another `augmentation`, as "
-                "'inception'.",
-                parameters=("augmentation",),
+                "'inception'."
             )
         return "int"
 
@@ -438,7 +430,7 @@ class Contrastive(Task):
         raise _needs_words()
 
     def evaluation_lines(self, evaluation: PairEvaluation, split: str, name: str) -> Iterator[str]:
-        yield f"{split} mean recall {evaluation.recall:.4f} on {evaluation.count:,} pairs of {name}"
+        yield f"{split} mean recall {evaluation.recall:.4f} on {plural(evaluation.count, 'pair')} of {name}"
         rows = [("loss", f"{evaluation.loss:.4f}"), ("chance at 1", f"{1 / evaluation.count:.4f}")]
         yield from (f"  {line}" for line in columns(rows))
         yield ""

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.checks import ArgumentError, check_fraction, check_positive
 from keras_vit.pages.cards import CLASSIFICATION, classes_section
-from keras_vit.pages.formatting import columns, markdown_text, printable, spreadsheet_cell
+from keras_vit.pages.formatting import columns, markdown_text, plural, printable, spreadsheet_cell
 from keras_vit.pages.html import Panel, Section
 from keras_vit.tasks.task import MOST_PHOTOS, CardParts, RowTask, option, photos_section
 
@@ -115,7 +115,9 @@ class LabelEvaluation:
     def panel(self, sections: Sequence[Section] = ()) -> Panel:
         """What a page shows."""
         found = [each for each in self.classes if each.average_precision is not None]
-        answer = f"The mean average precision of {len(self.class_names):,} labels is {self.average_precision:.4f}."
+        answer = (
+            f"The mean average precision of {plural(len(self.class_names), 'label')} is {self.average_precision:.4f}."
+        )
         if found:
             worst = min(found, key=lambda each: each.average_precision or 0.0)
             answer += f" The weakest label is {printable(worst.name)}: {worst.average_precision:.4f}."
@@ -201,7 +203,10 @@ class MultiLabel(RowTask):
     curves: ClassVar[Mapping[str, str]] = {"loss": "loss (nats)", "average_precision": "mean average precision"}
 
     positive_weight: float | tuple[float, ...] | str | None = option(
-        None, "of multi-label: of images with a label; a number, one each, or balanced; by default 1", metavar="WEIGHT"
+        None,
+        "of multi-label: how much more an image with a label counts than one without; a number, one for each label, or "
+        "balanced; by default 1",
+        metavar="WEIGHT",
     )
     threshold: float | tuple[float, ...] | None = option(
         None,
@@ -257,8 +262,7 @@ class MultiLabel(RowTask):
         if len(weights) not in (1, len(source.class_names)):
             raise ArgumentError(
                 "`positive_weight` must be one number, or one for each label.\n"
-                f"Received: {len(weights)} numbers for the labels {', '.join(source.class_names)}.",
-                parameters=("positive_weight",),
+                f"Received: {len(weights)} numbers for the labels {', '.join(source.class_names)}."
             )
         return np.broadcast_to(weights, len(source.class_names)).tolist()
 
@@ -309,7 +313,7 @@ class MultiLabel(RowTask):
         worst = min(found, key=lambda each: each.average_precision or 0.0)
         limits = [
             f"It is weakest on {markdown_text(worst.name)}: average precision {worst.average_precision:.4f} on "
-            f"{worst.count:,} images."
+            f"{plural(worst.count, 'image')}."
         ]
         return CardParts(
             hub_task=(CLASSIFICATION, "Multi-label image classification"),
@@ -360,7 +364,7 @@ class MultiLabel(RowTask):
         return [spreadsheet_cell(labels), ";".join(cells[name] for name in predicted), *of_each]
 
     def evaluation_lines(self, evaluation: LabelEvaluation, split: str, name: str) -> Iterator[str]:
-        measured = f"{evaluation.average_precision:.4f} on {evaluation.count:,} images of {name}"
+        measured = f"{evaluation.average_precision:.4f} on {plural(evaluation.count, 'image')} of {name}"
         yield f"{split} mean average precision {measured}"
         rows = [("F1, micro", f"{evaluation.micro_f1:.4f}"), ("F1, macro", f"{evaluation.macro_f1:.4f}")]
         yield from (f"  {line}" for line in columns([*rows, ("loss", f"{evaluation.loss:.4f}")]))
@@ -398,5 +402,5 @@ def _numbers(name: str, given: Any, others: str = "") -> tuple[float, ...]:
         return tuple(float(part) for part in parts)
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"`{name}` must be a number, or one for each label{others}.\nReceived: {given!r}.", parameters=(name,)
+            f"`{name}` must be a number, or one for each label{others}.\nReceived: {given!r}."
         ) from None

@@ -7,12 +7,12 @@ numbers, so that the recipes' learning rates fit whatever the unit is. The best 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit.checks import ArgumentError, check_choice
-from keras_vit.pages.formatting import columns, markdown_text, printable, spreadsheet_cell
+from keras_vit.checks import ArgumentError, one_of
+from keras_vit.pages.formatting import columns, markdown_text, plural, printable, spreadsheet_cell
 from keras_vit.pages.html import PICTURE, Panel, Section, figure_uri, png_uri
 from keras_vit.tasks.task import MOST_PHOTOS, CardParts, RowTask, option, photos_section
 
@@ -112,7 +112,7 @@ class NumberEvaluation:
         drawn = picture or figure_uri(draw_predicted(self.labels, self.predictions, self.class_names))
         note = "Each point is an image. On the line the answer is right."
         return Panel(
-            f"In the mean over {self.count:,} images, {', '.join(errors)}.{others}",
+            f"In the mean over {plural(self.count, 'image')}, {', '.join(errors)}.{others}",
             [*figures[:3], *counts],
             _MEANINGS,
             [
@@ -140,16 +140,12 @@ class Regression(RowTask):
     curves: ClassVar[Mapping[str, str]] = {"loss": "loss", "r2": "R2"}
     files: ClassVar[Mapping[str, bytes]] = {PREDICTED: PICTURE}
 
-    loss: str = option(
+    loss: Annotated[str, one_of(LOSSES)] = option(
         "mse",
         "of regression: mse (default), mae or huber, of standardized numbers; of contrastive: softmax or sigmoid, by "
-        "default that of the weights",
+        "default that of the weights; of depth: sig (default) or silog",
         metavar="LOSS",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("loss", self.loss, LOSSES)
 
     def targets(self, names: Sequence[str] | None = None) -> "Targets":
         from keras_vit.data.row_targets import NumberTargets
@@ -173,8 +169,7 @@ class Regression(RowTask):
             raise ArgumentError(
                 "MixUp and CutMix mix two images, and there is no number for the mixture.\n"
                 f"Received: an augmentation with one of them, for {self.name}. Pass another `augmentation`, as "
-                "'inception'.",
-                parameters=("augmentation",),
+                "'inception'."
             )
         return "int"
 
@@ -255,7 +250,7 @@ class Regression(RowTask):
 
     def evaluation_lines(self, evaluation: NumberEvaluation, split: str, name: str) -> Iterator[str]:
         r2 = "none" if evaluation.r2 is None else f"{evaluation.r2:.4f}"
-        yield f"{split} R2 {r2} on {evaluation.count:,} images of {name}"
+        yield f"{split} R2 {r2} on {plural(evaluation.count, 'image')} of {name}"
         yield ""
         yield from columns([_HEADER, *(result.row() for result in evaluation.classes)])
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from keras_vit.checks import ArgumentError, check_choice, check_int
+from keras_vit.checks import ArgumentError, Count
 from keras_vit.files import expand_path, read_regular
 from keras_vit.pages.cards import classes_section
-from keras_vit.pages.formatting import columns, markdown_text, printable, spreadsheet_cell
+from keras_vit.pages.formatting import columns, markdown_text, plural, printable
 from keras_vit.pages.html import Panel, Section, picture_uri
-from keras_vit.tasks.class_weights import BALANCED, ordered_weights, read_class_weights
-from keras_vit.tasks.task import TOP, CardParts, Task, comma_separated, option
+from keras_vit.tasks.class_weights import BALANCED, ordered_weights, read_class_weights, weights_in_words
+from keras_vit.tasks.task import CardParts, MapTask, comma_separated, option
 
 if TYPE_CHECKING:
     from keras_vit.data.source import Source
@@ -28,21 +28,23 @@ if TYPE_CHECKING:
     from keras_vit.evaluation.segmentation import Answer, SegmentationEvaluation
     from keras_vit.training.plan import Plan
 
-HEADS = ("linear", "linear4")
 LAYOUTS = ("ade20k", "voc", "cityscapes")
 RULES = ("ade20k", "cityscapes")
 AVERAGES = ("all", "valid")
+EOMT = "eomt"  # the head whose queries have a loss of their own
+_DEFAULTS = {"average": "all", "class_weights": None}  # of what that loss has not
 _MOST_BYTES = 1 << 24  # of a file of names
 _COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 _LEGEND_WIDTH = 640  # pixels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Segmentation(Task):
+class Segmentation(MapTask):
     """A class for each pixel: `keras_vit.finetune(photos, out, task="segmentation", masks=folder)`.
 
     Args:
-        map_head: `"linear"`, BatchNorm and a convolution of one pixel on the last block, or `"linear4"`, on four.
+        map_head: `"linear"`, BatchNorm and a convolution of one pixel on the last block; `"linear4"`, on four; or
+            `"dpt"`, `"upernet"` or `"segmenter"`, as for `keras_vit.segmenter`.
         masks: folder of masks with the stems of the photos; or `"ade20k"`, `"voc"` or `"cityscapes"`, for data as these
             are published. By default those of a table with the columns `path` and `mask`, or of the folder `masks` or
             `annotations` next to `images` in the data.
@@ -55,7 +57,7 @@ class Segmentation(Task):
         average: what the loss of a batch is divided by: `"all"`, its pixels, as DINOv3 and mmsegmentation do; or
             `"valid"`, those that count.
         class_weights: how much a pixel of each class counts in the loss, as of classification; `"balanced"` is 1 / (K *
-            share of the class).
+            share of the class). Not of `"eomt"`.
 
     Raises:
         ValueError: for values that cannot be.
@@ -65,18 +67,10 @@ class Segmentation(Task):
     head: ClassVar[str] = "segmentation"
     metrics: ClassVar[tuple[str, ...]] = ("mean_iou",)
     curves: ClassVar[Mapping[str, str]] = {"loss": "loss (nats)", "mean_iou": "mean IoU"}
-    ranks: ClassVar[bool] = True
+    command: ClassVar[str] = "segment"
     recipe: ClassVar[str | None] = "dinov3-linear-ade20k"
     augmentation: ClassVar[str] = "segmentation"
-    splits_batches: ClassVar[bool] = False  # BatchNorm has other means of parts
-    trainable: ClassVar[str] = "head"
 
-    map_head: str = option(
-        "linear",
-        "of segmentation: linear, on the last block, by default, or linear4, on four",
-        flag="--head",
-        choices=HEADS,
-    )
     masks: str | None = option(
         None,
         "of segmentation: folder of masks with the stems of the photos, or the layout ade20k, voc or cityscapes; by "
@@ -96,11 +90,13 @@ class Segmentation(Task):
         "of segmentation: colours in pictures, as #ff8800,#0044ff; by default those of PASCAL VOC",
         metavar="COLORS",
     )
-    ignore_class: int = option(
+    ignore_class: Count = option(
         255, "of segmentation: label of pixels that do not count; by default 255", type=int, metavar="LABEL"
     )
     average: str = option(
-        "all", "of segmentation: pixels that the loss is divided by, valid ones or by default all", choices=AVERAGES
+        "all",
+        "of segmentation: divide the loss by the number of all pixels, the default, or of valid ones",
+        choices=AVERAGES,
     )
     class_weights: str | Mapping[str, float] | None = option(
         None,
@@ -110,10 +106,7 @@ class Segmentation(Task):
     )
 
     def __post_init__(self) -> None:
-        check_choice("map_head", self.map_head, HEADS)
-        check_choice("average", self.average, AVERAGES)
-        check_choice("mask_rule", self.mask_rule, (None, *RULES))
-        object.__setattr__(self, "ignore_class", check_int("ignore_class", self.ignore_class, 0))
+        super().__post_init__()
         if self.masks is not None and self.masks not in LAYOUTS:
             object.__setattr__(self, "masks", os.path.abspath(expand_path(self.masks)))
         names: Any = self.class_names
@@ -128,13 +121,17 @@ class Segmentation(Task):
         object.__setattr__(self, "class_weights", read_class_weights(self.class_weights))
 
     def check(self, options: Any) -> None:
-        reasons = {
-            "accumulation_steps": "BatchNorm of its head has other means of parts of a batch",
-            "lora_rank": "its encoder is frozen or learns whole",
-            "start_image_size": "its images have one size",
-            "patch_dropout_rate": "its head reads every patch",
+        super().check(options)
+        given = {
+            name: value for name in ("average", "class_weights") if (value := getattr(self, name)) != _DEFAULTS[name]
         }
-        self.refuse(options, reasons)
+        if self.map_head == EOMT and given:
+            raise ArgumentError(
+                "the loss of `map_head='eomt'` is a mean over the masks of a batch, in which each class of a photo "
+                "counts the same.\n"
+                f"Received: {', '.join(f'{name}={value!r}' for name, value in given.items())}. Leave it out.",
+                parameters=tuple(given),
+            )
 
     # Data
 
@@ -143,7 +140,8 @@ class Segmentation(Task):
 
         return MaskTargets(self.masks, self.mask_rule, names or self.class_names, self.ignore_class)
 
-    def of_data(self, masks: str | None) -> "Segmentation":
+    def of_data(self, masks: str | None = None, **places: str | None) -> "Segmentation":
+        super().of_data(**places)
         return dataclasses.replace(self, masks=masks if masks or self.masks not in LAYOUTS else self.masks)
 
     def check_source(self, source: "Source") -> None:
@@ -154,49 +152,34 @@ class Segmentation(Task):
         if self.colors is not None and len(self.colors) != len(source.class_names):
             raise ArgumentError(
                 "`colors` must be one for each class.\n"
-                f"Received: {len(self.colors)} for {len(source.class_names)} classes.",
-                parameters=("colors",),
+                f"Received: {len(self.colors)} for {len(source.class_names)} classes."
             )
         self._weights(source)
 
     def size_in_words(self, count: int) -> str:
-        return f"{count} classes of pixels"
+        return f"{count} class{'es' * (count != 1)} of pixels"
 
     # Training
 
-    def build(self, builder: Any, config: Any, **arguments: Any) -> Any:
-        from keras_vit.builders import build
+    def add_head(self, encoder: Any, classes: int) -> Any:
         from keras_vit.dense_models.builders import segmenter
 
-        if builder is not build:
-            raise ArgumentError(
-                "segmentation needs an encoder of patches.\nReceived: a ResNet. Pass another `model`.",
-                parameters=("model",),
-            )
-        classes, name = arguments.pop("classes"), arguments.pop("name")
-        arguments |= {"include_top": False, "pooling": "none", "representation_size": None}
-        encoder = builder(config, **arguments, **({} if name is None else {"name": name}))
         return segmenter(encoder, self.map_head, classes=classes, freeze=False)
 
-    def prepare(self, model: Any, plan: "Plan", source: "Source", head: str) -> Any:
-        return model  # whose head begins with small random numbers
-
-    def encoding(self, plan: "Plan", augmentation: Any) -> str:
-        if not augmentation.moves_masks:
-            raise ArgumentError(
-                "a mask must be moved as its photo is: by the crops scale_crop and none, flips and colors alone.\n"
-                "Received: an augmentation of photos alone. Pass another `augmentation`, as 'segmentation'.",
-                parameters=("augmentation",),
-            )
-        return "int"
-
     def compile_arguments(self, plan: "Plan", encoding: str, source: "Source") -> dict[str, Any]:
-        from keras_vit.dense import CrossEntropy, SegmentationIoU
+        from keras_vit.dense import CrossEntropy, MaskClassification, SegmentationIoU
 
         classes, ignored = len(source.class_names), self.ignore_class
-        loss = CrossEntropy(ignored, self.average, self._weights(source))  # type: ignore[arg-type]
+        loss: Any = CrossEntropy(ignored, self.average, self._weights(source))  # type: ignore[arg-type]
+        if self.map_head == EOMT:
+            loss = MaskClassification(ignored, masked_steps=plan.steps)
         metric = SegmentationIoU(classes, ignored, name=self.metrics[0])
         return plan.compile_arguments("one_hot", [metric]) | {"loss": loss}
+
+    def loss_in_words(self, source: "Source") -> str:
+        if self.map_head == EOMT:
+            return "2 x cross-entropy of queries, 5 x cross-entropy and 5 x Dice of the masks matched to them"
+        return weights_in_words(self._weights(source), source.class_names)
 
     def _weights(self, source: "Source") -> list[float] | None:
         """The weight of each class."""
@@ -294,39 +277,19 @@ class Segmentation(Task):
                 ("loss", "Cross-entropy in nats", result["test_loss"]),
             ],
             subject=f"A model of {result['classes']:,} classes for each pixel of an image",
-            use="The answers are logits of each pixel, at the size of the model. `keras-vit predict photo.jpg --model "
-            "FOLDER` names the share of each class.",
+            use="The answers are logits of each pixel, at the size of the model. `keras-vit segment photo.jpg --model "
+            "FOLDER --out masks` writes masks of a photo's own size.",
             note="IoU is counted over all photos together, at the masks' own sizes.",
             sections={"Classes": classes_section(data["class_names"], cells)},
             answers=f"It gives every pixel one of its {result['classes']:,} classes, also one that shows none of them.",
             limits=[f"It is weakest on {markdown_text(worst['name'])}: IoU {worst['iou']:.4f}."],
         )
 
-    # Answers
-
-    def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int | None) -> list[dict[str, Any]]:
-        if not np.isfinite(outputs).all():
-            raise ValueError("the model's scores are not finite, so its weights are damaged.")
-        counts = np.bincount(np.asarray(outputs).argmax(axis=-1).ravel(), minlength=len(names))
-        order = (-counts).argsort(kind="stable")[: top or TOP]
-        return [{"class": names[place], "share": float(counts[place] / counts.sum())} for place in order]
-
-    def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-        rows = [(f"  {item['share']:7.2%}", printable(item["class"])) for item in answer if item["share"]]
-        yield from columns(rows)
-
-    def answer_columns(self, names: Sequence[str], top: int | None) -> list[str]:
-        places = ["", *(f"_{place}" for place in range(2, min(top or TOP, len(names)) + 1))]
-        return [f"{name}{place}" for place in places for name in ("class", "share")]
-
-    def answer_cells(self, answer: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-        return [cell for item in answer for cell in (spreadsheet_cell(item["class"]), f"{item['share']:.6g}")]
-
     def evaluation_lines(self, evaluation: "SegmentationEvaluation", split: str, name: str) -> Iterator[str]:
         from keras_vit.evaluation.segmentation import HEADER, class_rows
 
         found = evaluation.summary()
-        yield f"{split} mean IoU {found['mean_iou']:.4f} on {evaluation.count:,} images of {name}"
+        yield f"{split} mean IoU {found['mean_iou']:.4f} on {plural(evaluation.count, 'image')} of {name}"
         rows = [("pixel accuracy", f"{found['pixel_accuracy']:.4f}"), ("loss", f"{found['loss']:.4f}")]
         yield from (f"  {line}" for line in columns(rows))
         yield ""
@@ -343,8 +306,7 @@ def _read_names(text: str) -> tuple[Sequence[str], Sequence[str] | None]:
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(
             f"`class_names` must be names with commas between them, or a file of them in UTF-8.\n"
-            f"Received: {text!r}: {getattr(error, 'strerror', None) or error}.",
-            parameters=("class_names",),
+            f"Received: {text!r}: {getattr(error, 'strerror', None) or error}."
         ) from None
     if suffix == ".txt":
         from keras_vit.data.label_checks import warn_numbered_class_names
@@ -370,10 +332,7 @@ def _read_names(text: str) -> tuple[Sequence[str], Sequence[str] | None]:
 
 def _check_names(names: Sequence[str] | None, colors: Sequence[str] | None) -> None:
     if names is not None and (len(set(names)) < max(len(names), 2) or not all(names)):
-        raise ArgumentError(
-            f"`class_names` must be two different names or more.\nReceived: {list(names)[:10]}.",
-            parameters=("class_names",),
-        )
+        raise ArgumentError(f"`class_names` must be two different names or more.\nReceived: {list(names)[:10]}.")
     if wrong := [color for color in colors or () if not _COLOR.fullmatch(str(color))]:
         raise ArgumentError(
             f"a colour must be written as #ff8800.\nReceived: {wrong[0]!r}.", parameters=("colors", "class_names")

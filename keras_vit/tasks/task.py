@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from keras_vit.checks import ArgumentError
+from keras_vit.checks import ArgumentError, check_choice, validate
 from keras_vit.pages.html import Panel, Section, picture_uri
 
 if TYPE_CHECKING:
@@ -23,6 +23,15 @@ _THUMBNAIL = 160  # pixels, the longer side
 def option(default: Any, help: str, flag: str | None = None, **parser: Any) -> Any:
     """A field, and what the command line says of it; `flag` where that is not its name, `parser` as argparse has it."""
     return dataclasses.field(default=default, metadata={"help": help, "flag": flag, "parser": parser})
+
+
+def check_options(record: Any) -> None:
+    """Checks a record whose fields `option` made: by their annotations, and words by their `choices`."""
+    validate(record)
+    for each in dataclasses.fields(record):
+        value, choices = getattr(record, each.name), each.metadata["parser"].get("choices")
+        if choices and (value is not None or each.default is not None):
+            check_choice(each.name, value, choices)
 
 
 def comma_separated(text: str) -> tuple[str, ...]:
@@ -69,7 +78,8 @@ class Task(abc.ABC):
         curves: the columns that `curves.png` shows with rate and gradient, two, with the words of their axes.
         files: that the task writes into a run folder, each with the pattern of its beginning.
         ranks: whether outputs are scores, so that `predict` takes how many of the highest to name.
-        predict_options: of the command `predict`, that a model of the task needs.
+        command: that gives its answers: `predict`, by `answer` and what is next to it; or one that writes maps.
+        predict_options: of that command, that a model of the task needs.
         recipe: name of the recipe where none is asked for; by default that of weights or of the small model.
         augmentation: name of that of training images where none is asked for; by default the recipe's.
         splits_batches: whether a batch can be computed in micro-batches.
@@ -84,6 +94,7 @@ class Task(abc.ABC):
     files: ClassVar[Mapping[str, bytes]] = {}
     ranks: ClassVar[bool] = False
     predict_options: ClassVar[str] = ""
+    command: ClassVar[str] = "predict"
     recipe: ClassVar[str | None] = None
     augmentation: ClassVar[str | None] = None
     splits_batches: ClassVar[bool] = True
@@ -100,6 +111,9 @@ class Task(abc.ABC):
     def options(cls) -> tuple[dataclasses.Field, ...]:
         """The fields of the record."""
         return dataclasses.fields(cls)
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def __str__(self) -> str:
         """The name, and the options that are not at their defaults."""
@@ -120,9 +134,7 @@ class Task(abc.ABC):
         """Refuses those of `reasons` that were passed, by their names."""
         for name, reason in reasons.items():
             if (value := getattr(options, name)) not in (None, 1):
-                raise ArgumentError(
-                    f"`{name}` must be left out: {reason}.\nReceived: {name}={value}, task={self}.", parameters=(name,)
-                )
+                raise ArgumentError(f"`{name}` must be left out: {reason}.\nReceived: {name}={value}, task={self}.")
 
     # Data
 
@@ -143,20 +155,20 @@ class Task(abc.ABC):
             check_same_order(known, names, "names")
         return self.targets(names or known)
 
-    def of_data(self, masks: str | None) -> "Task":
+    def of_data(self, **places: str | None) -> "Task":
         """The task for other data than those of its run.
 
         Args:
-            masks: where these have their masks, if that was given.
+            **places: where these have their maps, `masks` or `depths`, if that was given.
 
         Raises:
-            ValueError: for masks of a task without any.
+            ValueError: for maps that the task has not.
         """
-        if masks is not None:
-            raise ArgumentError(
-                f"`masks` are of models of pixels.\nReceived: masks={masks!r} for a model of {self.name}.",
-                parameters=("masks",),
-            )
+        for name, place in places.items():
+            if place is not None:
+                raise ArgumentError(
+                    f"`{name}` are of models of pixels.\nReceived: {name}={place!r} for a model of {self.name}."
+                )
         return self
 
     def check_source(self, source: "Source") -> None:  # noqa: B027  # most have none
@@ -209,6 +221,10 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def compile_arguments(self, plan: "Plan", encoding: str, source: "Source") -> dict[str, Any]:
         """Arguments of `model.compile`, with those of `plan.compile_arguments` but for loss and metrics."""
+
+    def loss_in_words(self, source: "Source") -> str:
+        """What a run prints of the loss, if it is not that of the recipe alone."""
+        return ""
 
     def batches(self, dataset: Any, model: Any) -> Any:
         """Batches of `load_dataset` as `fit` of the model takes them, with the same attributes."""
@@ -288,7 +304,6 @@ class Task(abc.ABC):
 
     # Answers
 
-    @abc.abstractmethod
     def answer(self, model: Any, outputs: Any, names: Sequence[str], top: int | None) -> list[dict[str, Any]]:
         """What is on one image, ready for JSON.
 
@@ -301,18 +316,19 @@ class Task(abc.ABC):
         Raises:
             ValueError: for numbers that are not finite.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def answer_lines(self, answer: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         """That answer in lines."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def answer_columns(self, names: Sequence[str], top: int | None) -> list[str]:
         """Names of the columns that a table of answers has besides `path` and `status`; arguments as of `answer`."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def answer_cells(self, answer: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
         """That answer as the cells of those columns; `names` are those of all outputs."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def evaluation_lines(self, evaluation: Any, split: str, name: str) -> Iterator[str]:
@@ -345,11 +361,11 @@ class RowTask(Task):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         names = comma_separated(self.columns) if isinstance(self.columns, str) else tuple(self.columns or ())
         if repeated := [name for name in names if names.count(name) > 1]:
             raise ArgumentError(
-                f"`columns` must name each column once.\nReceived: {repeated[0]!r} {names.count(repeated[0])} times.",
-                parameters=("columns",),
+                f"`columns` must name each column once.\nReceived: {repeated[0]!r} {names.count(repeated[0])} times."
             )
         object.__setattr__(self, "columns", names or None)
 
@@ -371,6 +387,60 @@ class RowTask(Task):
     @abc.abstractmethod
     def measure(self, found: "OutputRows") -> Any:
         """What `evaluate` gives, from the outputs of a model and the targets."""
+
+
+MAP_HEADS = ("linear", "linear4", "dpt", "upernet", "segmenter", "eomt")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MapTask(Task):
+    """A task with an answer for each pixel, by a head on blocks of an encoder. One of its own has `add_head`."""
+
+    splits_batches: ClassVar[bool] = False  # BatchNorm has other means of parts
+    trainable: ClassVar[str] = "head"
+    predict_options: ClassVar[str] = " --out answers"
+
+    map_head: str = option(
+        "linear",
+        "of depth and segmentation: linear, on the last block, by default; linear4, on four; or dpt; of segmentation "
+        "also upernet, segmenter or eomt",
+        flag="--head",
+        choices=MAP_HEADS,
+    )
+
+    def check(self, options: Any) -> None:
+        reasons = {
+            "accumulation_steps": "its head or loss is of the whole batch",
+            "lora_rank": "its encoder is frozen or learns whole",
+            "start_image_size": "its images have one size",
+            "patch_dropout_rate": "its head reads every patch",
+        }
+        self.refuse(options, reasons)
+
+    def build(self, builder: Any, config: Any, **arguments: Any) -> Any:
+        from keras_vit.builders import build
+
+        if builder is not build:
+            raise ArgumentError(f"{self.name} needs an encoder of patches.\nReceived: a ResNet. Pass another `model`.")
+        classes, name = arguments.pop("classes"), arguments.pop("name")
+        arguments |= {"include_top": False, "pooling": "none", "representation_size": None}
+        return self.add_head(builder(config, **arguments, **({} if name is None else {"name": name})), classes)
+
+    @abc.abstractmethod
+    def add_head(self, encoder: Any, classes: int) -> Any:
+        """The model: an encoder, which is not frozen, and the head `map_head` with random weights."""
+
+    def prepare(self, model: Any, plan: "Plan", source: "Source", head: str) -> Any:
+        return model  # whose head begins with small random numbers
+
+    def encoding(self, plan: "Plan", augmentation: Any) -> str:
+        if not augmentation.moves_masks:
+            raise ArgumentError(
+                "a mask or depth map must be moved as its photo is: by the crops scale_crop and none, flips and "
+                "colors alone.\n"
+                f"Received: an augmentation of photos alone. Pass another `augmentation`, as '{self.augmentation}'."
+            )
+        return "int"
 
 
 def photos_section(

@@ -1,11 +1,13 @@
 """The pictures of a run are drawn for few and many classes, short and long runs, and any name."""
 
+import itertools
+
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from run_files import COLUMNS
 
-from keras_vit.analysis.plots import draw_confusion, draw_curves
+from keras_vit.analysis.plots import draw_confusion, draw_curves, draw_predicted
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -61,6 +63,13 @@ def test_class_whose_letters_the_font_lacks_is_drawn_as_its_number(tmp_path, mon
         assert drawn.pop() == ["cat", "class 1", "\\$\xe9\\$", "class 3"]
 
 
+def test_long_name_is_shortened_in_its_middle():
+    names = [f"a_very_long_name_of_a_class_{number:04}" for number in (16, 17)]
+    figure = draw_confusion(np.array([0, 1]), np.array([0, 1]), names)
+    drawn = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert drawn == ["a_very_long…a_class_0016", "a_very_long…a_class_0017"]
+
+
 def test_picture_replaces_only_one_of_this_package(tmp_path):
     for _ in range(2):
         draw_curves([dict.fromkeys(COLUMNS, 1.0)], tmp_path / "c.png")
@@ -77,3 +86,19 @@ def test_curves_are_drawn_from_the_first_epoch_on_and_without_validation(tmp_pat
     draw_curves([row | {"val_accuracy": None} for row in rows], tmp_path / "c.png")
     with Image.open(tmp_path / "c.png") as picture:
         assert picture.size == (1100, 704)
+
+
+@pytest.mark.parametrize("ends", [(11_000_000, 12_700_000), (-912_345, 912_345), (-0.00012345, 0.0002), (0, 300)])
+def test_numbers_below_predicted_answers_do_not_touch(ends):
+    numbers = np.linspace(*ends, 9)[:, None].repeat(4, axis=1)
+    figure = draw_predicted(numbers, numbers, list("abcd"))
+    figure.draw_without_rendering()
+    assert [axis.get_visible() for axis in figure.axes] == [True] * 4 + [False] * 2
+    for axis in figure.axes[:4]:
+        low, high = axis.get_xlim()
+        shown = [
+            label for at, label in zip(axis.get_xticks(), axis.get_xticklabels(), strict=True) if low <= at <= high
+        ]
+        boxes = [label.get_window_extent() for label in shown]
+        assert len(boxes) >= 2
+        assert all(right.x0 - left.x1 > 5 for left, right in itertools.pairwise(boxes))

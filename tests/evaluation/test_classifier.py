@@ -11,6 +11,7 @@ from conftest import images, make_tiny
 from photos import make_photos
 
 from keras_vit.data import open_source
+from keras_vit.data.shards.packing import pack
 from keras_vit.evaluation import CALIBRATION_BINS, evaluate, measure
 from keras_vit.evaluation.batched_predict import open_to_measure
 from keras_vit.evaluation.metrics import measure_batches, wilson_interval
@@ -225,14 +226,17 @@ def test_data_of_other_classes_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:.*has no splits")
-def test_folders_that_are_numbers_are_named_with_the_outputs_they_are_taken_for(tmp_path):
-    make_photos(tmp_path, 1)
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("given", [None, ["ash", "beech", "cedar"]])  # as the command gives those of a model
+def test_folders_that_are_numbers_are_named_with_the_outputs_they_are_taken_for(tmp_path, given, packed):
+    make_photos(tmp_path / "d", 1)
     for number, name in enumerate(("disc", "stripes", "tiles")):
-        (tmp_path / name).rename(tmp_path / str(number))
+        (tmp_path / "d" / name).rename(tmp_path / "d" / str(number))
+    data = pack(tmp_path / "d", tmp_path / "packed")[0].parent if packed else tmp_path / "d"
     model = make_tiny(classes=3)
     model.class_names = ("ash", "beech", "cedar")
     with pytest.warns(UserWarning, match="0 is 'ash', 1 is 'beech', 2 is 'cedar'"):
-        assert evaluate(model, tmp_path).class_names == model.class_names
+        assert tuple(evaluate(model, data, "train", class_names=given).class_names) == model.class_names
 
 
 def test_model_around_an_encoder_is_measured_as_one_of_the_same_layers():

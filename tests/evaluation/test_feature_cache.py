@@ -14,7 +14,7 @@ from keras_vit.data import open_source
 from keras_vit.evaluation import image_features
 from keras_vit.evaluation.feature_cache import features_fingerprint
 from keras_vit.model.precision import in_precision
-from keras_vit.weights.download import verify_cache
+from keras_vit.weights.download.cache import verify_cache
 
 
 def pixels(count, seed=0):

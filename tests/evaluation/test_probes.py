@@ -129,7 +129,7 @@ def test_summary_is_json_and_a_probe_is_shown_in_one_line(model, source, kind):
         ({"shots": [0]}, "`shots`"),
         ({"shots": [2, 2]}, "once"),
         ({"seeds": "01"}, "once"),
-        ({"seeds": [-1]}, "`seed`"),
+        ({"seeds": [-1]}, "`seeds`"),
     ],
 )
 def test_what_cannot_be_probed_is_refused(model, source, arguments, words):

@@ -36,6 +36,9 @@ def test_weights_between_two_models():
         keras_vit.wise_ft(models[0], keras_vit.ViTTi16(num_layers=1, input_shape=(16, 16, 3), classes=4))
     with pytest.raises(ArgumentError, match=r"(?s)`finetuned` must be finite.*kernel"):
         keras_vit.wise_ft({"kernel": np.zeros(2)}, {"kernel": [np.nan, 0]})
+    for pair, argument in ((("a", models[0]), "zero_shot"), ((models[0], None), "finetuned")):
+        with pytest.raises(TypeError, match=f"`{argument}` must be a Keras model, or arrays by name"):
+            keras_vit.wise_ft(*pair)
 
 
 def test_cache_of_labelled_photos():

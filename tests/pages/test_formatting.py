@@ -9,7 +9,9 @@ import re
 
 import pytest
 
+from keras_vit.pages import formatting
 from keras_vit.pages.formatting import (
+    Pace,
     clock_time,
     columns,
     duration,
@@ -87,7 +89,8 @@ def test_table_sets_numbers_to_the_right_and_cuts_names_alone():
         "1             1,234    none",
         "a long name       5  0.5000",
     ]
-    assert list(columns(rows, 22))[2] == "a l...       5  0.5000"
+    assert list(columns(rows, 22))[2] == "a ...e       5  0.5000"
+    assert list(columns(rows, 10))[2] == "...       5  0.5000"
 
 
 def test_end_has_its_day_where_that_is_another(monkeypatch):
@@ -101,3 +104,16 @@ def test_end_has_its_day_where_that_is_another(monkeypatch):
 
     monkeypatch.setattr("keras_vit.pages.formatting.datetime.datetime", Noon)
     assert clock_time(3700) == "13:01"
+
+
+def test_expected_end_is_by_the_batches_after_the_first_which_is_compiled(monkeypatch):
+    """Batches of 32 photos, each known with its first photo: the first takes 60 s, the others 2."""
+    clock = [0.0]
+    monkeypatch.setattr(formatting.time, "monotonic", lambda: clock[0])
+    pace, said = Pace(3200, "photos"), []
+    for done in range(1, 641):
+        if done % 32 == 1:
+            clock[0] += 60 if done == 1 else 2
+        said += pace.lines(done)
+    assert said[0].startswith("161 of 3,200 photos, 16.0 a second, 0:03:10 left, until")
+    assert len(said) == 1

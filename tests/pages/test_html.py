@@ -107,3 +107,11 @@ def test_figure_is_a_picture():
     figure = pytest.importorskip("matplotlib.figure").Figure((2, 1), dpi=50)
     assert opened(figure_uri(figure)).size == (100, 50)
     assert png_uri(b"abc") == "data:image/png;base64,YWJj"
+
+
+def test_long_class_name_in_a_caption_keeps_its_last_letters_together(tmp_path):
+    name, short = "a_very_long_name_of_a_class_0017", "a short name of 24 signs"
+    facts = report_of("x")
+    facts["panel"].sections[0].photos[0]["caption"] = [(name, True), (short, True)]
+    page = page_of(tmp_path, **facts)
+    assert f'<b>{name[:-8]}<span class="ending">{name[-8:]}</span></b><b>{short}</b>' in page

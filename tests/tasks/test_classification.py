@@ -64,6 +64,11 @@ def test_weights_of_classes_are_read_by_name(tmp_path):
     source = open_source({"train": (np.zeros((6, 8, 8, 3), "uint8"), [0, 1, 0, 0, 0, 2])})
     balanced = find_task({"name": "classification", "class_weights": "balanced"})._weights(source)
     assert balanced == [0.5, 2.0, 2.0]  # as scikit-learn: images / (classes * images of the class)
+    words = find_task({"name": "classification", "class_weights": "balanced"}).loss_in_words(source)
+    assert words == "weighted by class, from 0.5 (0) to 2 (1)"
+    assert not tasks.Classification().loss_in_words(source)
+    for weight, words in ((1, ""), (2, "weighted by 2 in every class")):
+        assert tasks.Classification(class_weights=dict.fromkeys("012", weight)).loss_in_words(source) == words
     file = tmp_path / "weights.csv"
     file.write_text("Class, Weight\n2, 3\n0,1.5\n1,0.25\n")
     task = tasks.Classification(class_weights=file)
@@ -104,9 +109,9 @@ def test_probabilities_of_large_scores_are_finite(tiny):
 
 
 def test_runs_name_no_task_and_nothing_of_one():
-    """But for the argument of `load_dataset`, the field of a weights record and an option of the command line."""
-    words = re.compile(rf"\bclass(es)?\b|label|accuracy|{'|'.join(TASKS)}", re.IGNORECASE)
-    allowed = re.compile(r"^\s*class \w+|labels=preparation\.encoding|\.classes\)$|`--classes ")
+    """But for the argument of `load_dataset`, a field of a weights record, and options of commands and of encoders."""
+    words = re.compile(rf"\bclass(es)?\b|label|accuracy|\b({'|'.join(TASKS)})\b", re.IGNORECASE)
+    allowed = re.compile(r'^\s*class \w+|labels=run_plan|\.classes\)$|`--classes |stochastic depth|"class"|kNN|knn')
     lines = [
         line for path in sorted((ROOT / "keras_vit" / "runs").glob("*.py")) for line in path.read_text().split("\n")
     ]

@@ -1,6 +1,5 @@
 """A run of segmentation from photos and masks to its report, resumption and answers; its figures by NumPy alone."""
 
-import csv
 import json
 
 import keras
@@ -13,7 +12,7 @@ from stopped_runs import Died, Dying
 import keras_vit
 import keras_vit.runs.finetune as module
 from keras_vit.analysis.overlay import class_colors, paint, side_by_side
-from keras_vit.dense import CrossEntropy, SegmentationIoU, cross_entropy, resize
+from keras_vit.dense import CrossEntropy, Dice, SegmentationIoU, cross_entropy, resize
 from keras_vit.evaluation.segmentation import classes_at
 from keras_vit.pages.html import picture_uri
 from keras_vit.tasks import find_task, task_of_model
@@ -38,7 +37,7 @@ def finished(tmp_path_factory):
 
 
 def masks_of(data, split):
-    return [split.mask(number) for number in range(split.size)]
+    return [split.target(number) for number in range(split.size)]
 
 
 def test_figures_of_a_run_are_those_of_numpy_at_the_masks_own_sizes(finished):
@@ -47,7 +46,7 @@ def test_figures_of_a_run_are_those_of_numpy_at_the_masks_own_sizes(finished):
     source = keras_vit.open_source(data, targets=result.task.targets())
     split, both, either, right, count, losses = source.split("test"), np.zeros(3), np.zeros(3), 0, 0, []
     for number in range(split.size):
-        pixels, mask = split.pixels(number), split.mask(number)
+        pixels, mask = split.pixels(number), split.target(number)
         logits = numpy(result.model(result.model.preprocessing(pixels)[None]))
         answer = numpy(resize(logits, mask.shape))[0].argmax(-1)
         valid = mask != 255
@@ -91,6 +90,29 @@ def test_run_learns_with_a_frozen_encoder_and_the_best_epoch_is_by_mean_iou(fini
     assert task_of_model(result.model).name == "segmentation"
 
 
+NIGHTLY = pytest.mark.nightly
+
+
+@pytest.mark.parametrize(
+    "head", ["upernet", pytest.param("dpt", marks=NIGHTLY), pytest.param("segmenter", marks=NIGHTLY)]
+)
+def test_head_that_is_named_learns_and_the_run_opens_again(finished, tmp_path, head):
+    data, linear, _ = finished
+    result, _ = run_of(
+        data, tmp_path / "run", map_head=head, model=tiny_config(num_layers=4), epochs=2, learning_rate=0.005
+    )
+    rows = np.genfromtxt(result.out / "metrics.csv", delimiter=",", names=True)
+    assert rows["loss"][-1] < 0.9 * rows["loss"][0]
+    assert {weight.path.partition("/")[0] for weight in result.model.trainable_weights} == {"segmentation_head"}
+    kinds = [type(each.model.get_layer("segmentation_head")).__name__ for each in (result, linear)]
+    assert kinds == [
+        {"upernet": "UPerNetHead", "dpt": "DPTHead", "segmenter": "MaskTransformerHead"}[head],
+        "LinearHead",
+    ]
+    again, photo = keras.models.load_model(result.out / "best.keras"), np.ones((1, 40, 48, 3), "float32")
+    np.testing.assert_array_equal(numpy(again(photo)), numpy(result.model(photo)))
+
+
 def test_killed_run_goes_on_to_the_same_numbers(finished, tmp_path, monkeypatch):
     data, result, _ = finished
     options = {"colors": "#777777,#ff0000,#0000ff"}
@@ -115,7 +137,7 @@ def test_windows_measure_what_segment_gives_at_the_photos_own_sizes(finished, ru
     split, confusion, losses = source.split("test"), np.zeros((3, 3)), []
     for number in range(split.size):
         found = keras_vit.segment(result.model, split.pixels(number), scores=True)
-        mask, scores = split.mask(number), found.scores.astype("float64")
+        mask, scores = split.target(number), found.scores.astype("float64")
         for truth in range(3):
             for answer in range(3):
                 confusion[truth, answer] += ((mask == truth) & (found.classes == answer)).sum()
@@ -133,7 +155,7 @@ def test_windows_measure_what_segment_gives_at_the_photos_own_sizes(finished, ru
     assert (code, any(f"test mean IoU {wanted:.4f}" in line for line in lines)) == (0, True), lines
     code, _, errors = run("evaluate", result.out, "--windows", "--probe", "knn")
     assert code == 1
-    assert_one_line(errors, "`--windows` is for a model of classes of pixels.*--windows and --probe")
+    assert_one_line(errors, "`--windows` is for a model of classes or depths of pixels.*--windows and --probe")
 
 
 def test_report_and_card_show_classes_and_worst_photos(finished):
@@ -149,10 +171,10 @@ def test_report_and_card_show_classes_and_worst_photos(finished):
         picture = side_by_side(source.pixels("test", found.index), found.mask, found.answer, colors, 255)
         assert photo["picture"] == picture_uri(picture)
         assert photo["place"] == source.split("test").paths[found.index]
-        np.testing.assert_array_equal(found.mask, source.split("test").mask(found.index))
+        np.testing.assert_array_equal(found.mask, source.split("test").target(found.index))
 
 
-def test_command_line_trains_evaluates_and_names_shares(finished, run, tmp_path):
+def test_command_line_trains_evaluates_and_predict_names_the_command_to_use(finished, run, tmp_path):
     data, result, _ = finished
     code, lines, _ = run("evaluate", result.out, "--split", "validation", "--page", tmp_path / "page")
     assert (code, lines[1].startswith("validation mean IoU 0.")) == (0, True)
@@ -161,15 +183,11 @@ def test_command_line_trains_evaluates_and_names_shares(finished, run, tmp_path)
     given = ("--data", data / "images", "--masks", data / "masks", "--split", "test")
     code, lines, _ = run("evaluate", result.out / "best.keras", *given)
     assert (code, any(f"test mean IoU {result.evaluation.mean_iou:.4f}" in line for line in lines)) == (0, True), lines
-    photo, out = data / "images" / "0.png", tmp_path / "answers.csv"
-    assert run("predict", photo, "--model", result.out, "--out", out, "--top", 2)[0] == 0
-    with out.open(newline="") as file:
-        (row,) = csv.DictReader(file)
-    answer = numpy(result.model(result.model.preprocessing(keras_vit.read_image(photo))[None]))[0].argmax(-1)
-    shares = np.bincount(answer.ravel(), minlength=3) / answer.size
-    assert (row["class"], float(row["share"])) == (NAMES[shares.argmax()], pytest.approx(shares.max(), abs=1e-5))
-    code, _, error = run("export", result.out, tmp_path / "a.onnx")
-    assert (code, "Models of pixels are not exported" in error[0]) == (1, True)
+    code, _, errors = run("predict", data / "images" / "0.png", "--model", result.out)
+    assert code == 1
+    assert_one_line(errors, f"Take `keras-vit segment PHOTO --model {result.out} --out FOLDER`")
+    code, lines, error = run("export", result.out, tmp_path / "a.onnx")
+    assert (code, any("same best class" in line for line in lines)) == (0, True), error
 
 
 def test_both_denominators_and_weights_are_those_of_the_whole_batch():
@@ -190,6 +208,12 @@ def test_both_denominators_and_weights_are_those_of_the_whole_batch():
     assert padded == pytest.approx(weighted[:3].sum() / labels.size, rel=1e-5)
     valid = float(CrossEntropy(average="valid")(labels, logits))
     assert valid == pytest.approx((each * known).sum() / known.sum(), rel=1e-5)
+    three = float(CrossEntropy(average="valid")(labels, logits, sample_weight=np.array([1, 1, 1, 0], "float32")))
+    assert three == pytest.approx((each * known)[:3].sum() / known[:3].sum(), rel=1e-5)
+    first, rest = (float(Dice()(labels[part], logits[part])) for part in (slice(0, 3), slice(3, 4)))
+    assert float(Dice()(labels, logits)) == pytest.approx((3 * first + rest) / 4, rel=1e-5)
+    filled = float(Dice()(labels, logits, sample_weight=np.array([1, 1, 1, 0], "float32")))
+    assert filled == pytest.approx(0.75 * first, rel=1e-5)  # the batch is divided by all its places, as Keras does
     assert float(cross_entropy(logits, labels, average="all")) == pytest.approx((each * known).mean(), rel=1e-5)
     again = CrossEntropy.from_config(loss.get_config())
     assert float(again(labels, logits)) == float(loss(labels, logits))
@@ -246,7 +270,10 @@ def test_names_and_colors_come_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"map_head": "dpt"}, "map_head"),
+        ({"map_head": "maskformer"}, "map_head"),
+        ({"map_head": "eomt", "average": "valid"}, "average='valid'"),
+        ({"map_head": "eomt", "class_weights": "balanced"}, "class_weights='balanced'"),
+        ({"map_head": "dpt"}, "a head of 4 taps needs as many blocks"),
         ({"average": "some"}, "average"),
         ({"class_names": "ground"}, "two different names"),
         ({"colors": "red,blue"}, "#ff8800"),
