@@ -18,54 +18,41 @@ from keras_vit.training.optimizers import inner_optimizer, steps_of
 from keras_vit.training.resuming.coordination import all_reduce_max
 
 
-class Recorder(keras.callbacks.Callback):
-    """Writes a row for each epoch, the model as it is, and the model whenever it is the best one on the validation set.
-
-    The task compares them; of equal ones the lower loss is better. Without a validation set the latest model is taken
-    for the best. Where an average of the weights is kept, the best model has it for its weights, since that is what was
-    validated.
-    The last model has the weights themselves and the average in its optimizer, so training can go on from it. Keras
-    would leave the average in the weights as `fit` ends. List this callback after `StepFacts`.
+class Rows(keras.callbacks.Callback):
+    """Writes a row for each epoch into `metrics.csv`, and remembers it in checkpoints. List it after `StepFacts`.
 
     Args:
         run: a `RunDirectory`.
-        task: that says which figures are better.
 
     Attributes:
-        best_epoch: number of the epoch, from 1, whose model is `best.keras`; `None` before the first.
-        last_epoch: the same of `last.keras`.
         row: what was written of the last epoch, by the columns of `run`.
         stopped: why the run was ended before its last epoch; `None` if it was not.
+        seconds_before: of training in other processes.
     """
 
-    def __init__(self, run: RunDirectory, task: Task) -> None:
+    def __init__(self, run: RunDirectory) -> None:
         super().__init__()
-        self.run, self.task = run, task
-        self.best_epoch: int | None = None
-        self.last_epoch: int | None = None
+        self.run = run
         self.row: dict[str, Any] = {}
         self.stopped: str | None = None
-        self._best: Any = None  # of the task's metric and the loss, larger is better
-        self._average: Any = None
-        self._began = time.monotonic()
-        self.seconds_before = 0.0  # of training in other processes
-
-    @property
-    def best_model(self) -> Path | None:
-        """Path of the best model, if there is one yet."""
-        return None if self.best_epoch is None else self.run.path / BEST
+        self.seconds_before, self._began = 0.0, time.monotonic()
 
     def on_train_begin(self, logs: Logs = None) -> None:
         self._began = time.monotonic()
-        self._average = AveragedWeights(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        row = {name: value for name, value in (logs or {}).items() if name in self.run.columns}
+        row |= {"epoch": epoch + 1, "step": steps_of(self.model.optimizer), "seconds": self._elapsed()}
+        self.row = {name: row.get(name) for name in self.run.columns}
+        self.run.write_row(self.row)
+
+    def _elapsed(self) -> float:
+        return self.seconds_before + time.monotonic() - self._began
 
     def get_state(self) -> dict[str, Any]:
         """What a run that goes on must know, with the figures up to now, ready for JSON."""
         return {
             "mark": self.run.mark,
-            "best_epoch": self.best_epoch,
-            "last_epoch": self.last_epoch,
-            "best": self._best,
             "seconds": self._elapsed(),
             "stopped": self.stopped,
             "metrics": self.run.metrics_text(),
@@ -74,18 +61,58 @@ class Recorder(keras.callbacks.Callback):
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on where `get_state` was; rows that came after it are taken out of `metrics.csv`."""
         self.run.mark = state.get("mark", self.run.mark)
+        self.seconds_before, self.stopped = state["seconds"], state.get("stopped")
+        self.run.set_metrics_text(state["metrics"])
+
+
+class Recorder(Rows):
+    """Writes a row for each epoch, the model as it is, and the model whenever it is the best one on the validation set.
+
+    The task compares them; of equal ones the lower loss is better. Without a validation set the latest model is taken
+    for the best. Where an average of the weights is kept, the best model has it for its weights, since that is what was
+    validated.
+    The last model has the weights themselves and the average in its optimizer, so training can go on from it. Keras
+    would leave the average in the weights as `fit` ends.
+
+    Args:
+        run: a `RunDirectory`.
+        task: that says which figures are better.
+
+    Attributes:
+        best_epoch: number of the epoch, from 1, whose model is `best.keras`; `None` before the first.
+        last_epoch: the same of `last.keras`.
+    """
+
+    def __init__(self, run: RunDirectory, task: Task) -> None:
+        super().__init__(run)
+        self.task = task
+        self.best_epoch: int | None = None
+        self.last_epoch: int | None = None
+        self._best: Any = None  # of the task's metric and the loss, larger is better
+        self._average: Any = None
+
+    @property
+    def best_model(self) -> Path | None:
+        """Path of the best model, if there is one yet."""
+        return None if self.best_epoch is None else self.run.path / BEST
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        super().on_train_begin(logs)
+        self._average = AveragedWeights(self.model)
+
+    def get_state(self) -> dict[str, Any]:
+        """As of all rows, and what the models are of."""
+        return super().get_state() | {"best_epoch": self.best_epoch, "last_epoch": self.last_epoch, "best": self._best}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where `get_state` was."""
+        super().set_state(state)
         self.best_epoch, self.last_epoch = state["best_epoch"], state["last_epoch"]
         self._best = None if state["best"] is None else tuple(state["best"])
-        self.seconds_before = state["seconds"]
-        self.stopped = state.get("stopped")
-        self.run.set_metrics_text(state["metrics"])
 
     def settle(self) -> None:
         """Ends what holds the model's weights back, so that they can be saved within a validation."""
         self._average.leave()
-
-    def _elapsed(self) -> float:
-        return self.seconds_before + time.monotonic() - self._began
 
     def on_test_begin(self, logs: Logs = None) -> None:
         self._average.enter()
@@ -94,15 +121,10 @@ class Recorder(keras.callbacks.Callback):
         self._average.leave()
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        logs = logs or {}
-        row = {name: logs[name] for name in self.run.columns if name in logs}
-        row |= {"epoch": epoch + 1, "step": steps_of(self.model.optimizer)}
-        row["seconds"] = self._elapsed()
-        self.row = {name: row.get(name) for name in self.run.columns}
-        self.run.write_row(self.row)
+        super().on_epoch_end(epoch, logs)
         if self.run.save_model(self.model, LAST, epoch + 1):
             self.last_epoch = epoch + 1
-        score = self.task.score(logs) or (epoch, 0)
+        score = self.task.score(logs or {}) or (epoch, 0)
         if self._best is None or score > self._best:
             self._save_best(epoch, score)
 
@@ -120,9 +142,6 @@ class AveragedWeights:
     """Puts the average that an optimizer keeps (`use_ema`) into the model and takes it out again, bit for bit.
 
     `keras.callbacks.SwapEMAWeights` adds and subtracts instead of copying, which rounds the weights.
-
-    Args:
-        model: a compiled model.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -135,7 +154,8 @@ class AveragedWeights:
         if not getattr(optimizer, "use_ema", False) or steps_of(optimizer) == 0 or self._kept is not None:
             return
         self._kept = list(map(_copy, self._model.trainable_weights))
-        for weight, average in zip(self._model.trainable_weights, _moving_averages(optimizer), strict=True):
+        averages = [variable for variable in optimizer.variables if variable.name.endswith("_average")]
+        for weight, average in zip(self._model.trainable_weights, averages, strict=True):
             weight.assign(_copy(average))
 
     def leave(self) -> None:
@@ -144,11 +164,6 @@ class AveragedWeights:
             for weight, value in zip(self._model.trainable_weights, self._kept, strict=True):
                 weight.assign(value)
             self._kept = None
-
-
-def _moving_averages(optimizer: keras.optimizers.Optimizer) -> list[Variable]:
-    """The moving averages that `use_ema` keeps, in the order of the weights."""
-    return [variable for variable in optimizer.variables if variable.name.endswith("_average")]
 
 
 def _copy(variable: Variable) -> Tensor:
@@ -218,12 +233,12 @@ class EpochCalls(keras.callbacks.Callback):
     So a checkpoint knows that the run was stopped, and an epoch without its checkpoint comes again.
 
     Args:
-        recorder: which has written the epoch's figures and models.
+        recorder: which has written the epoch's figures.
         epochs: how many the run has.
         on_epoch: called with an `EpochRecord`.
     """
 
-    def __init__(self, recorder: Recorder, epochs: int, on_epoch: Callable[[EpochRecord], Any]) -> None:
+    def __init__(self, recorder: Rows, epochs: int, on_epoch: Callable[[EpochRecord], Any]) -> None:
         super().__init__()
         self._recorder, self._epochs, self._on_epoch = recorder, epochs, on_epoch
 

@@ -9,62 +9,32 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Unpack
 
 import keras
 
 from keras_vit.annotations import FilePath, Pair
-from keras_vit.checks import check_installed, with_parameters
 from keras_vit.config.progressive_resizing import ResolutionStage
 from keras_vit.data import load_dataset
-from keras_vit.data.pipeline import report_missing_files
-from keras_vit.data.source import Data, Source
+from keras_vit.data.source import Data
 from keras_vit.files import json_object
 from keras_vit.model.image_model import ImageModel
-from keras_vit.pages.formatting import printable
 from keras_vit.renamed import accepts_old_arguments
 from keras_vit.runs.callbacks import EpochCalls, EpochRecord, Recorder, stop_early
-from keras_vit.runs.finished_runs import find_longer
-from keras_vit.runs.load import check_reloads
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
-from keras_vit.runs.preparation import Preparation, prepare, run_configuration
-from keras_vit.runs.progress import Progress, check_disk, print_estimates, with_heartbeat
-from keras_vit.runs.results import EVALUATION_BATCH, Result, finish, save_partial_results
-from keras_vit.runs.resume_check import (
-    UnfinishedRun,
-    check_resumed,
-    check_unchanged,
-    find_unfinished,
-    original_options,
-    original_plan,
-    read_unfinished_config,
-    remove_leftovers,
-    resume_fingerprint,
-    with_length_of,
-)
-from keras_vit.runs.run_directory import RunDirectory, check_writable, json_ready
-from keras_vit.runs.run_files import (
-    BAD_IMAGES,
-    CHECKPOINTS,
-    CONFIG,
-    LAST,
-    MOST_BYTES,
-    REPORT,
-    RESULT,
-    metric_columns,
-    read_stamp,
-)
+from keras_vit.runs.plan import begin, check_requirements, saving_failures
+from keras_vit.runs.preparation import FinetunePlan, resolve
+from keras_vit.runs.progress import Progress, heartbeat
+from keras_vit.runs.results import EVALUATION_BATCH, Result, finish, random_states, save_partial_results
+from keras_vit.runs.run_directory import RunDirectory
+from keras_vit.runs.run_files import CONFIG, LAST, MOST_BYTES, REPORT, RESULT, metric_columns, read_stamp
 from keras_vit.training.callbacks import StepFacts
 from keras_vit.training.checkpoints import Checkpoints
-from keras_vit.training.hosts.distribution import check_same_everywhere, run_together, shared_run_dir
-from keras_vit.training.optimizers import steps_of
+from keras_vit.training.hosts.distribution import multi_process
 
 
 @accepts_old_arguments
-@with_options
-@run_together
-@with_heartbeat
+@with_options(FinetuneOptions)
 def finetune(
     data: Data,
     out: FilePath,
@@ -117,85 +87,41 @@ def finetune(
         KeyboardInterrupt, SystemExit: after Ctrl-C or SIGTERM, once the step is done and the state is saved.
     """
     options = changed(options, dict(changes))
-    if not (on_epoch_end is None or callable(on_epoch_end)):
-        raise with_parameters(
-            TypeError(f"`on_epoch_end` must be callable, or None.\nReceived: {on_epoch_end!r}."), "on_epoch_end"
-        )
-    began = time.monotonic()
-    first = Path(out) == shared_run_dir(out)  # of several processes the first decides what goes on
-    longer = find_longer(out, options) if first else None
-    earlier = UnfinishedRun(longer, True) if longer else find_unfinished(out, options.resume if first else "auto")
-    check_installed("matplotlib", "it draws the pictures of a run", "train")
-    check_installed("jinja2", "it fills in the report of a run", "train")
-    print_fn(f"Fine-tuning into {printable(shared_run_dir(out))}")
-    begun = original_plan(options, earlier)
-    preparation = prepare(data, original_options(options, earlier), print_fn, begun)
-    with_accumulation = dataclasses.replace(preparation.options, accumulation_steps=options.accumulation_steps)
-    preparation = dataclasses.replace(preparation, options=with_accumulation)
-    configuration = run_configuration(preparation, data, out)
-    check_same_everywhere(resume_fingerprint(configuration))  # of processes that train together
-    if longer:
-        earlier = UnfinishedRun(with_length_of(longer, configuration))
-    if earlier is not None:
-        check_unchanged(out, earlier, configuration)
-    if isinstance(options.model, ImageModel):
-        check_reloads(preparation.model)
-    check_disk(shared_run_dir(out), preparation.model, preparation.plan.recipe)
-    print_estimates(preparation, shared_run_dir(out), print_fn)
-    task = options.task_record
-    run = RunDirectory(out, metric_columns(task), resumed=earlier is not None)
-    recorder, progress = Recorder(run, task), Progress(preparation.plan, print_fn, preparation.stages, task.metrics)
-    checkpoints = _checkpoints(run, options, configuration, earlier, [recorder, progress])
-    try:
-        if longer:
-            _reopen(run, preparation, recorder, progress, checkpoints, configuration)
-        _check_begin(run, checkpoints, options, earlier)
-    except BaseException:
-        checkpoints.close()
-        raise
-    configuration = _begin(run, checkpoints, configuration, preparation.source, print_fn)
-    early = options.stop_early and stop_early(run, task, options.stop_early)
-    calls = [EpochCalls(recorder, preparation.plan.epochs, call) for call in (on_epoch_end, early) if call]
-    _fit(run, preparation, recorder, progress, calls, checkpoints, print_fn)
-    if options.layout != "none":
-        keras.distribution.set_distribution(None)  # each process measures by itself what was written
-    result = finish(run, preparation, recorder, configuration, began, print_fn)
-    checkpoints.discard()
+    check_requirements(on_epoch_end)
+    with multi_process(options, out, print_fn) as (folder, lines), heartbeat(lines) as lines:
+        began = time.monotonic()
+        run_plan = resolve(data, folder, options, lines)
+        task, plan, earlier = options.task_record, run_plan.plan, run_plan.earlier
+        run = RunDirectory(folder, metric_columns(task), resumed=earlier is not None)
+        recorder, progress = Recorder(run, task), Progress(plan, lines, run_plan.stages, task.metrics)
+        is_longer = earlier is not None and earlier.is_finished
+        reopen = functools.partial(_reopen, run, run_plan, recorder, progress) if is_longer else None
+        checkpoints, configuration = begin(run_plan, run, [recorder, progress], lines, reopen)
+        early = options.stop_early and stop_early(run, task, options.stop_early)
+        calls = [EpochCalls(recorder, plan.epochs, call) for call in (on_epoch_end, early) if call]
+        _fit(run, run_plan, recorder, progress, calls, checkpoints, lines)
+        if options.layout != "none":
+            keras.distribution.set_distribution(None)  # each process measures by itself what was written
+        result = finish(run, run_plan, recorder, configuration, began, lines)
+        checkpoints.discard()
     return result
 
 
-def _checkpoints(
-    run: RunDirectory,
-    options: FinetuneOptions,
-    configuration: dict[str, Any],
-    earlier: UnfinishedRun | None,
-    also: Sequence[keras.callbacks.Callback],
-) -> Checkpoints:
-    return Checkpoints(
-        shared_run_dir(run.path) / CHECKPOINTS,
-        every_minutes=options.checkpoint_minutes,
-        every_steps=options.checkpoint_every,
-        fingerprint=resume_fingerprint(configuration, earlier),
-        also=also,
-    )
-
-
 def _reopen(
-    run: RunDirectory,
-    preparation: Preparation,
-    recorder: Recorder,
-    progress: Progress,
-    checkpoints: Checkpoints,
-    configuration: dict[str, Any],
+    run: RunDirectory, run_plan: FinetunePlan, recorder: Recorder, progress: Progress, checkpoints: Checkpoints
 ) -> None:
     """Makes a finished run an unfinished one of more steps; after a kill it is still the one or already the other.
 
-    The weights and the optimizer go on as they were. The random numbers of dropout begin anew.
+    The weights, the optimizer and the random numbers of dropout go on as they were. A result of 0.6.0 does not
+    have the last, which begin anew.
     """
-    model, rows, stamped = preparation.model, run.rows(), read_stamp(run.path / LAST)
-    epoch, step, best = len(rows), int(rows[-1]["step"]), json_object(run.path / RESULT, MOST_BYTES)["best_epoch"]
+    model, rows, stamped = run_plan.model, run.rows(), read_stamp(run.path / LAST)
+    result = json_object(run.path / RESULT, MOST_BYTES)
+    epoch, step, best = len(rows), int(rows[-1]["step"]), result["best_epoch"]
     model.optimizer.build(model.trainable_variables)
     model.load_weights(run.path / LAST)
+    for variable, state in zip(random_states(model), result.get("random_state", ()), strict=False):
+        variable.assign(state)
     recorder.set_state(
         {
             "mark": stamped[0] if stamped else run.mark,
@@ -207,61 +133,15 @@ def _reopen(
         }
     )
     progress.set_state({"done": step, "of_epoch": 0})
-    checkpoints.begin_after(model, epoch, step, preparation.plan.steps_per_epoch)
-    run.write_json(CONFIG, configuration)  # from here on it is unfinished: the plan has more steps than the result
+    checkpoints.begin_after(model, epoch, step, run_plan.plan.steps_per_epoch)
+    run.write_json(CONFIG, run_plan.configuration)  # from here on it is unfinished, with more steps than the result
     for name in (RESULT, REPORT):
         (run.path / name).unlink(missing_ok=True)
 
 
-def _check_begin(
-    run: RunDirectory, checkpoints: Checkpoints, options: FinetuneOptions, earlier: UnfinishedRun | None
-) -> None:
-    """Locks the folder, and refuses what could not come to its end; files that are there stay as they are."""
-    checkpoints.lock()
-    check_resumed(shared_run_dir(run.path), checkpoints.found, options.resume, earlier)
-    for folder in (run.path, shared_run_dir(run.path) / CHECKPOINTS):
-        check_writable(folder)
-
-
-def _begin(
-    run: RunDirectory,
-    checkpoints: Checkpoints,
-    configuration: dict[str, Any],
-    source: Source,
-    print_fn: Callable[[str], Any],
-) -> dict[str, Any]:
-    """Makes the folder what it was at the checkpoint, or that of a new run; gives what its `config.json` holds."""
-    remove_leftovers(run)
-    if checkpoints.found is None:
-        run.set_metrics_text("")
-    if checkpoints.found is None or not (run.path / CONFIG).exists():
-        run.write_json(CONFIG, configuration)
-        _write_bad_images(run, source, print_fn)
-        return configuration
-    print_fn(f"goes on from step {checkpoints.step:,}, {checkpoints.path}")
-    return _with_places(run, configuration)
-
-
-def _with_places(run: RunDirectory, configuration: dict[str, Any]) -> dict[str, Any]:
-    """The configuration as the run began, but for where data and folder are now, in case they were moved."""
-    facts = {name: json_ready(configuration[name]) for name in ("weights_report", "weights_from", "changes")}
-    config = json_ready(configuration) | read_unfinished_config(run.path) | facts  # which follow from the options
-    places = json_ready({name: configuration["arguments"][name] for name in ("data", "out")})
-    if config["arguments"] != config["arguments"] | places:
-        config["arguments"] |= places
-        run.write_json(CONFIG, config)
-    return config
-
-
-def _write_bad_images(run: RunDirectory, source: Source, print_fn: Callable[[str], Any]) -> None:
-    if source.bad_images:
-        run.write_lines(BAD_IMAGES, [(image.path, image.reason) for image in source.bad_images])
-        print_fn(f"files left out: {(run.path / BAD_IMAGES).absolute()}")
-
-
 def _fit(
     run: RunDirectory,
-    preparation: Preparation,
+    run_plan: FinetunePlan,
     recorder: Recorder,
     progress: Progress,
     calls: Sequence[EpochCalls],
@@ -269,47 +149,42 @@ def _fit(
     print_fn: Callable[[str], Any],
 ) -> None:
     """Trains; whatever ends it early, the last finite model is kept, and the folder says what happened."""
-    model = preparation.model
-    arguments = preparation.plan.fit_arguments(last_good=lambda: _last_good(run, recorder))
+    model = run_plan.model
+
+    def last_good() -> str:  # for the error of a run that diverges: it is saved as the guard stops the run
+        best = f"; the best one is {recorder.best_model}" if recorder.best_model else ""
+        return f"{run.path / LAST}, which is written as the run stops{best}"
+
+    arguments = run_plan.plan.fit_arguments(last_good)
     arguments["callbacks"] += [StepFacts(), recorder, progress, *calls, checkpoints]
-    train = _train_set(preparation, checkpoints.step)
-    resumed = checkpoints.found is not None
-    sizes = taking_any_size(model) if len(preparation.stages) > 1 else contextlib.nullcontext()
-    try:
-        with sizes, report_missing_files(*preparation.source.splits.values()):
-            model.fit(train, validation_data=_validation_set(preparation), verbose=0, **arguments)
-    except BaseException as error:
-        progress.close()
-        checkpoints.close()
-        if steps_of(model.optimizer) or not resumed:  # else it failed to go on, and nothing is new
-            save_partial_results(run, preparation, recorder, error, print_fn)
-        raise
+    train = _train_set(run_plan, checkpoints.step)
+    sizes = taking_any_size(model) if len(run_plan.stages) > 1 else contextlib.nullcontext()
+
+    def save(error: BaseException) -> None:
+        save_partial_results(run, run_plan, recorder, error, print_fn)
+
+    with saving_failures(run_plan, progress, checkpoints, save), sizes:
+        model.fit(train, validation_data=_validation_set(run_plan), verbose=0, **arguments)
     if recorder.last_epoch != len(run.rows()):
         raise ValueError("the last step left a weight that is not finite.\nReceived: see metrics.csv of the run.")
 
 
-def _last_good(run: RunDirectory, recorder: Recorder) -> str:
-    """Words on the last good model, for the error of a run that diverges: it is saved as the guard stops the run."""
-    best = f"; the best one is {recorder.best_model}" if recorder.best_model else ""
-    return f"{run.path / LAST}, which is written as the run stops{best}"
-
-
-def _train_set(preparation: Preparation, start_step: int) -> Any:
-    plan, stages, record = preparation.plan, preparation.stages, preparation.model.preprocessing
+def _train_set(run_plan: FinetunePlan, start_step: int) -> Any:
+    plan, stages, record = run_plan.plan, run_plan.stages, run_plan.model.preprocessing
 
     def load(image_size: Pair, start_step: int) -> Any:
         batches = load_dataset(
-            preparation.source,
+            run_plan.source,
             "train",
             batch_size=plan.batch_size,
             preprocessing=dataclasses.replace(record, image_size=image_size),
             training=True,
-            augmentation=preparation.augmentation,
-            labels=preparation.encoding,
-            seed=preparation.options.seed,
+            augmentation=run_plan.augmentation,
+            labels=run_plan.encoding,
+            seed=run_plan.options.seed,
             start_step=start_step,
         )
-        return preparation.options.task_record.batches(batches, preparation.model)
+        return run_plan.options.task_record.batches(batches, run_plan.model)
 
     if len(stages) == 1:
         return load(stages[0].image_size, start_step)
@@ -322,21 +197,12 @@ def load_growing(
     steps_per_epoch: int,
     start_step: int,
 ) -> Any:
-    """Batches of training, each of the size of its stage.
+    """Batches of training, each of the size of its stage; `load` gives those of one size from a step on.
 
     There is one model, that of the final size. Its position table keeps its grid, and is resized inside the graph for
     the patches of smaller images, as FlexiViT (arXiv:2212.08013) and timm's `dynamic_img_size` do. So no weight and no
-    state of the optimizer changes its shape, and all of a checkpoint fits at every step.
-
-    Args:
-        load: gives the batches of one image size `(H, W)` from a step on, as `load_dataset` does for training.
-        stages: of the training.
-        steps_per_epoch: in each epoch.
-        start_step: number of the first batch.
-
-    Returns:
-        A `tf.data.Dataset` with the attributes of `load_dataset`. Its batches know height and width as they come, as
-        do those of a run that goes on in the last stage, so both compute by the same graph.
+    state of the optimizer changes its shape, and all of a checkpoint fits at every step. Batches know height and width
+    as they come, as do those of a run that goes on in the last stage, so both compute by the same graph.
     """
     begins = [(stage.epoch - 1) * steps_per_epoch for stage in stages]
     parts = [load(stage.image_size, max(begin, start_step)) for stage, begin in zip(stages, begins, strict=True)]
@@ -367,15 +233,15 @@ def taking_any_size(model: ImageModel) -> Iterator[None]:
         model.input_spec = before
 
 
-def _validation_set(preparation: Preparation) -> Any:
-    if not preparation.source.sizes.get("validation"):
+def _validation_set(run_plan: FinetunePlan) -> Any:
+    if not run_plan.source.sizes.get("validation"):
         return None
-    batch_size = -(-EVALUATION_BATCH // preparation.devices) * preparation.devices
+    batch_size = -(-EVALUATION_BATCH // run_plan.devices) * run_plan.devices
     batches = load_dataset(
-        preparation.source,
+        run_plan.source,
         "validation",
         batch_size=batch_size,
-        preprocessing=preparation.model.preprocessing,
-        labels=preparation.encoding,
+        preprocessing=run_plan.model.preprocessing,
+        labels=run_plan.encoding,
     )
-    return preparation.options.task_record.batches(batches, preparation.model)
+    return run_plan.options.task_record.batches(batches, run_plan.model)

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +18,9 @@ from keras_vit.checks import ArgumentError
 from keras_vit.files import expand_path, json_object, remove_partial_files
 from keras_vit.pages.formatting import plural, printable
 from keras_vit.runs.load import RunFacts, read_facts
-from keras_vit.runs.messages import result_lines
-from keras_vit.runs.options import FLAGS, FinetuneOptions
-from keras_vit.runs.run_files import (
-    CHECKPOINTS,
-    CONFIG,
-    LAST,
-    MOST_BYTES,
-    RESULT,
-    is_finished,
-    read_config,
-    read_stamp,
-)
+from keras_vit.runs.messages import encoder_lines, result_lines
+from keras_vit.runs.options import FLAGS, FinetuneOptions, RunOptions
+from keras_vit.runs.run_files import CHECKPOINTS, CONFIG, LAST, MOST_BYTES, RESULT, is_finished, read_config, read_stamp
 from keras_vit.tasks import find_task
 
 if TYPE_CHECKING:
@@ -41,13 +32,8 @@ ELSEWHERE = ("data", "out", "strategy", "layout", "resume", "checkpoint_minutes"
 _FOUND = "auto"  # of an option that the machine decides; the run has written down how
 
 
-def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[str] | None:
-    """Lines on a finished run that was asked for just so; `None` where there is no such run.
-
-    Args:
-        out: the folder.
-        data: as `finetune` takes it; its files may have been moved as a whole.
-        options: that are asked for.
+def finished_lines(out: FilePath, data: Any, options: RunOptions) -> list[str] | None:
+    """Lines on a finished run, or a self-supervised training, that was asked for just so; `None` without one.
 
     Raises:
         ValueError: if the run was asked for otherwise, with what differs; and if its data cannot be opened.
@@ -55,22 +41,23 @@ def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[s
     folder = Path(out)
     if options.resume == "never" or not is_finished(folder):
         return None
-    if find_longer(folder, options):
+    supervised = isinstance(options, FinetuneOptions)
+    if isinstance(options, FinetuneOptions) and find_longer(folder, options):
         return None
     try:
         result, config = _read_finished(folder)
         before = config["arguments"]
-        lines = [*result_lines(folder, result, find_task(result.get("task", config.get("task"))))]
+        if supervised:
+            lines = result_lines(folder, result, find_task(result.get("task", config.get("task"))))
+        else:
+            lines = encoder_lines(folder, result)
     except (ValueError, TypeError, KeyError):  # not as a run writes it
         return None
-    found = [line for _, line in _other_options(before, options)] or [*_other_data(folder, before.get("data"), data)]
+    found = [line for _, line in _other_options(before, options)] or [
+        *_other_data(folder, before.get("data"), data, supervised)
+    ]
     if found:
-        raise ArgumentError(
-            "`out` is the folder of a finished run, and its command had other options.\n"
-            f"Received: {str(out)!r}, a finished run, which differs in:\n  " + "\n  ".join(found) + "\n"
-            "Choose another folder for a new run, or give the options of before to see the result.",
-            parameters=("out",),
-        )
+        raise _other_error(out, found)
     return [f"{printable(folder)} has finished before, and nothing was changed", *lines]
 
 
@@ -80,7 +67,7 @@ def find_longer(out: FilePath, options: FinetuneOptions) -> dict[str, Any] | Non
     What the run has left is swept.
 
     Raises:
-        ValueError: for one that cannot be.
+        ValueError: for one that cannot be, and for one of other options, with what differs.
     """
     folder = Path(out)
     if options.resume == "never" or not is_finished(folder):
@@ -90,14 +77,16 @@ def find_longer(out: FilePath, options: FinetuneOptions) -> dict[str, Any] | Non
         result, config = _read_finished(folder)
         plan, recipe = config["plan"], config["recipe"]
         longer = (options.epochs or 0) > plan["epochs"] or (options.steps or 0) > plan["steps"]
-        names = {name for name, _ in _other_options(config["arguments"], options)}
-        if not longer or not names or not names <= {"epochs", "steps"}:
-            return None
+        others = dict(_other_options(config["arguments"], options))
         keeps_rate = recipe["schedule"] == "linear" and plan["final_learning_rate"] == plan["learning_rate"]
         keeps_rate |= recipe["schedule"] == "rsqrt" and not recipe["cooldown_steps"]
         keeps_size = len(config.get("image_sizes", ())) < 2
     except (ValueError, TypeError, KeyError):  # not as a run writes it
         return None
+    if not others:
+        return None
+    if not longer or not others.keys() <= {"epochs", "steps"}:
+        raise _other_error(out, others.values(), longer)
     faults = {
         f"whose learning rate falls up to its last step ({recipe['schedule']})": keeps_rate,
         "whose images grew up to its last epochs": keeps_size,
@@ -107,12 +96,21 @@ def find_longer(out: FilePath, options: FinetuneOptions) -> dict[str, Any] | Non
     }
     if fault := next((fault for fault, is_well in faults.items() if not is_well), None):
         raise ArgumentError(
-            "a finished run cannot always be made longer.\n"
-            f"Received: {str(out)!r}, a finished run of {plural(plan['epochs'], 'epoch')}, {fault}. Train a new one: "
-            "give these options with another `out`.",
-            parameters=("out",),
+            f"a run {fault} cannot be made longer. Choose another `out`, to train from the beginning.\n"
+            f"Received: {str(out)!r}, a finished run of {plural(result['epochs'], 'epoch')}; "
+            f"{'; '.join(others.values())}."
         )
     return config
+
+
+def _other_error(out: FilePath, found: Iterable[str], longer: bool = False) -> ArgumentError:
+    """The error for a finished run of other options or data, with a line for each; `longer` where more are wanted."""
+    return ArgumentError(
+        "`out` is the folder of a finished run, and its command had other options.\n"
+        f"Received: {str(out)!r}, a finished run, which differs in:\n  " + "\n  ".join(found) + "\n"
+        "Choose another folder for a new run, or give the same options as before to see its result."
+        + (" To make the run longer, change nothing but the number of epochs or steps." if longer else ""),
+    )
 
 
 def _read_finished(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -134,7 +132,7 @@ def sweep_finished(folder: Path) -> None:
         checkpoints.discard()
 
 
-def _other_options(before: Mapping[str, Any], options: FinetuneOptions) -> Iterator[tuple[str, str]]:
+def _other_options(before: Mapping[str, Any], options: RunOptions) -> Iterator[tuple[str, str]]:
     """Name and a line for each option that is not as it was; one that has come since was at its default."""
     defaults = {option.name: option.default for option in dataclasses.fields(options)}
     now_given = json.loads(json.dumps(options.facts(), default=str))
@@ -144,21 +142,26 @@ def _other_options(before: Mapping[str, Any], options: FinetuneOptions) -> Itera
             yield name, f"{FLAGS[name]}: {_shown(was)} before, {_shown(now)} now"
 
 
-def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:
-    """A line if the data are not those of the run, or have other files and targets where they lie now."""
+def _other_data(folder: Path, was: Any, data: Any, supervised: bool) -> Iterator[str]:
+    """A line if the data are not those of the run; if supervised, that other files and targets lie elsewhere now."""
     if was in (str(data), os.path.abspath(expand_path(str(data)))):
         return
-    if not (isinstance(was, str) and os.path.isabs(was) and expand_path(str(data)).exists()):  # one is no path
+    if not (
+        supervised and isinstance(was, str) and os.path.isabs(was) and expand_path(str(data)).exists()
+    ):  # one is no path
         yield f"--data: {_shown(was)} before, {_shown(data)} now"
         return
+    run = read_facts(folder / CONFIG)
+    if has_changed(run, _open_again(run, data)):
+        yield f"--data: {_shown(was)} before, {_shown(os.path.abspath(expand_path(str(data))))} now, with other files"
+
+
+def _open_again(run: RunFacts, data: Any) -> "Source":
     from keras_vit.data.opening import open_source
 
-    run = read_facts(folder / CONFIG)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of bad files, which the training has reported
-        source = open_source(data, seed=run.seed, targets=run.task.targets())
-    if has_changed(run, source):
-        yield f"--data: {_shown(was)} before, {_shown(os.path.abspath(expand_path(str(data))))} now, with other files"
+        return open_source(data, seed=run.seed, targets=run.task.targets())
 
 
 def _shown(value: Any) -> str:
@@ -169,10 +172,6 @@ def has_changed(run: RunFacts, source: "Source") -> bool:
     """Whether a source is known to have other data than the run had, or other splits.
 
     If so, test images may include images that the run was trained on.
-
-    Args:
-        run: facts of the run.
-        source: the run's data as they are now.
     """
     from keras_vit.data.source import fingerprint
 
@@ -198,20 +197,14 @@ def calibration_photos(run: RunFacts) -> tuple["Photos", str]:
     They are spread evenly over its training set; of a set of tensorflow-datasets they are the first. The photos are
     `None` where the data are missing, have changed or are too few. Two photos of scikit-learn stand in then, and the
     words have the reason.
-
-    Args:
-        run: facts of the run; those of no run for a model without one.
     """
-    from keras_vit.data.opening import open_source
     from keras_vit.exporting.export import MAX_PHOTOS, MIN_PHOTOS
     from keras_vit.exporting.sample_photos import SAMPLE_PHOTOS
 
     if run.data is None:
         return None, SAMPLE_PHOTOS
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of bad files, which the training has reported
-            source = open_source(run.data, seed=run.seed, targets=run.task.targets())
+        source = _open_again(run, run.data)
         if has_changed(run, source):
             return None, f"{SAMPLE_PHOTOS}, as the run's data, {run.data}, have changed since"
         photos = _as_trained(run, source).split("train").sample(MAX_PHOTOS)

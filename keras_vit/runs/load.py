@@ -19,6 +19,7 @@ from keras_vit.checks import ArgumentError
 from keras_vit.config.public_names import REGISTERED
 from keras_vit.config.variants import BUILDERS, ENCODERS, RESNETS, VARIANTS
 from keras_vit.files import FileKindError, expand_path, json_object, open_regular, read_json_object
+from keras_vit.images.photo_files import near_names
 from keras_vit.images.preprocessing import check_same_order
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.run_files import BEST, CONFIG, MOST_BYTES, RESULT
@@ -60,11 +61,7 @@ class RunFacts:
 
 
 def read_facts(config: Path, is_run: bool = True) -> RunFacts:
-    """Reads the `config.json` in the folder of a model.
-
-    Args:
-        config: its path.
-        is_run: whether it must be that of a run; else a file of other software is ignored.
+    """Reads the `config.json` of a run, as which it must be written; else a file of other software is ignored.
 
     Raises:
         ValueError: if it is not as a run writes it.
@@ -100,12 +97,7 @@ def _task(stored: Mapping[str, Any], result: Path) -> Task:
 
 
 def check_pushed(folder: Path, format: str | None) -> bool:
-    """Whether a folder that is to be published is that of a finished run, not of a checkpoint; raises for any other.
-
-    Args:
-        folder: its path.
-        format: of the files, for a run alone.
-    """
+    """Whether a folder that is to be published is that of a finished run, not of a checkpoint; raises for any other."""
     if (folder / BEST).is_file():
         if read_facts(folder / CONFIG).task.head == "numbers":
             raise ValueError(
@@ -165,8 +157,7 @@ def check_reloads(model: Any) -> None:
         raise ArgumentError(
             "`model` must be one that can be saved as .keras and loaded again, since a run measures what it has "
             f"written.\nReceived: {model.name!r}: {_short(error).rstrip('.')}. Register its layers by "
-            "`keras.saving.register_keras_serializable`, with a `get_config` that has all arguments.",
-            parameters=("model",),
+            "`keras.saving.register_keras_serializable`, with a `get_config` that has all arguments."
         ) from error
     finally:
         random.setstate(before)
@@ -274,19 +265,12 @@ def load_any(given: str, weights: str | None = None, needs_head: bool = True) ->
     variant, named = found
     file = find_file(named, variant)
     has_head = bool((file.record or _peek(file.path)).classes)
-    if needs_head and has_head and _embeds(file):
+    if needs_head and (not has_head or _embeds(file)):
+        what = "an image tower. Its output is an embedding" if has_head else "an encoder without one"
         raise ValueError(
-            "the weights must have a classifier.\n"
-            f"Received: {given}, an image tower. Its output is an embedding: say what to look for, `--classes "
-            "cat,dog`, train a classifier on it, `keras-vit finetune --weights`, or measure its features, "
-            "`keras-vit evaluate --probe`."
-        )
-    if needs_head and not has_head:
-        raise ValueError(
-            "the weights must have a classifier.\n"
-            f"Received: {given}, an encoder without one. Train one on it, `keras-vit finetune --weights`, or "
-            "measure its features, `keras-vit evaluate --probe`. With a text tower, say what to look for, "
-            "`--classes cat,dog`."
+            f"the weights must have a classifier.\nReceived: {given}, {what}. Train one on it, `keras-vit finetune "
+            "--weights`, measure its features, `keras-vit evaluate --probe`, or with a text tower say what to look "
+            "for, `--classes cat,dog`."
         )
     if variant is not None and variant in RESNETS:
         return build_resnet(variant, has_head, named), RunFacts()
@@ -341,9 +325,9 @@ def check_run(place: Path, others: str = ".") -> Path:
     """The file of a run's folder, or the `.keras` file; `others` is what else the command takes, for the error."""
     file = place / _MODEL_FILE if place.is_dir() else place
     if not file.exists():
-        what = f"it has no {_MODEL_FILE}" if place.is_dir() else "nothing is there"
+        what = f"it has no {_MODEL_FILE}." if place.is_dir() else f"nothing is there.{near_names(place)}"
         raise FileNotFoundError(
-            f"a model must be the folder of a run or a .keras file{others}\nReceived: {place}; {what}."
+            f"a model must be the folder of a run or a .keras file{others}\nReceived: {place}; {what}"
         )
     if file.suffix != ".keras":
         raise ValueError(

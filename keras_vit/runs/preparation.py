@@ -9,14 +9,14 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.annotations import Arguments, FilePath, Pair, Variable
+from keras_vit.annotations import Arguments, FilePath, Pair
 from keras_vit.builders import build, build_resnet, config_of_weights, published_resnet, published_variant
 from keras_vit.checks import ArgumentError, as_sides
 from keras_vit.config.progressive_resizing import ResolutionStage, growing_stages
@@ -42,13 +42,16 @@ from keras_vit.model.image_model import ImageModel
 from keras_vit.model.replicated_model import num_replicas
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.training_step import num_batch_shards
-from keras_vit.pages.formatting import format_facts
+from keras_vit.pages.formatting import format_facts, printable
+from keras_vit.runs.load import check_reloads
 from keras_vit.runs.messages import data_lines, plan_lines
 from keras_vit.runs.options import FinetuneOptions, is_short, parse_layout, parse_trainable
-from keras_vit.runs.resume_check import resume_fingerprint
+from keras_vit.runs.plan import RunPlan, num_parameters
+from keras_vit.runs.progress import print_estimates
+from keras_vit.runs.resume_check import UnfinishedRun, check_unchanged, find_earlier, resume_fingerprint
 from keras_vit.tasks import DEFAULT, Task
 from keras_vit.training.devices import Devices, strategy
-from keras_vit.training.hosts.distribution import check_same_everywhere, set_distribution
+from keras_vit.training.hosts.distribution import check_same_everywhere, set_distribution, shared_run_dir
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
 from keras_vit.training.plan import Plan, check_model, plan
 from keras_vit.training.resuming.coordination import all_reduce_max, processes
@@ -97,44 +100,46 @@ def small_model(source: Source) -> SmallModel:
     return SMALL_MODELS["tiny" if max(height, width) <= _TINY else "photos"]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Preparation:
-    """All that training needs.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class FinetunePlan(RunPlan):
+    """All that is decided of a run of `finetune`.
 
     Attributes:
-        options: what was asked for, with the strategy and precision that were found.
-        source: the data.
         split: that the result is measured on.
-        model: compiled.
-        plan: of the training.
-        stages: of it, by the size of the images; one where that stays.
+        stages: of the training, by the size of the images; one where that stays.
         augmentation: of the training images.
         encoding: of the targets, as the task has it.
         devices: that share a batch.
     """
 
-    options: FinetuneOptions
-    source: Source
     split: str
-    model: ImageModel
-    plan: Plan
     stages: tuple[ResolutionStage, ...]
     augmentation: Augmentation
     encoding: str
     devices: int
 
 
-def prepare(
-    data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any], begun: Mapping[str, int] | None = None
-) -> Preparation:
-    """Opens the data, builds and compiles the model, and refuses what cannot be trained.
+def resolve(data: Data, out: FilePath, options: FinetuneOptions, print_fn: Callable[[str], Any]) -> FinetunePlan:
+    """Reads data, model and what `out` holds, decides all of the run, and refuses what could not come to its end.
 
-    Args:
-        data: as `finetune` takes it.
-        options: how to train.
-        print_fn: called with each line.
-        begun: of a run that goes on, the numbers of its plan, as `original_plan` gives them.
+    Nothing is written; what a finished run has left is swept.
     """
+    earlier, place = find_earlier(out, options), shared_run_dir(out)
+    print_fn(f"Fine-tuning into {printable(place)}")
+    run_plan = prepare(data, options, print_fn, earlier)
+    configuration = run_configuration(run_plan, data, out)
+    check_same_everywhere(resume_fingerprint(configuration))  # of processes that train together
+    check_unchanged(out, earlier, configuration)
+    if isinstance(options.model, ImageModel):
+        check_reloads(run_plan.model)
+    print_estimates(run_plan, place, print_fn)
+    return dataclasses.replace(run_plan, configuration=configuration)
+
+
+def prepare(
+    data: Data, options: FinetuneOptions, print_fn: Callable[[str], Any], earlier: UnfinishedRun | None = None
+) -> FinetunePlan:
+    """Opens the data, builds and compiles the model, and refuses what cannot be trained."""
     options = dataclasses.replace(options, model=options.start)
     inferred = _check_request(options)
     devices = _find_devices(options)
@@ -144,18 +149,14 @@ def prepare(
     if options.train_images is not None:
         source = task.subset(source, options.train_images, options.seed)
     _check_same_inputs(options, source)
-    for line in data_lines(source, task.size_in_words(len(source.class_names))):
+    for line in data_lines(source, task.size_in_words(len(source.class_names)), devices):
         print_fn(line)
-    if (devices.kind, devices.precision) != ("one", "float32"):
-        for line in format_facts("devices", devices.reason):
-            print_fn(line)
     task.check_source(source)
     split = _measured_split(source)
     if options.stop_early is not None and not source.sizes.get("validation"):
         raise ArgumentError(
             "`stop_early` needs a validation set, on which a gain is measured.\n"
-            f"Received: stop_early={options.stop_early} for {source.name}, with {source.sizes}.",
-            parameters=("stop_early",),
+            f"Received: stop_early={options.stop_early} for {source.name}, with {source.sizes}."
         )
     keras.utils.set_random_seed(options.seed)
     small = small_model(source)
@@ -165,8 +166,8 @@ def prepare(
         sharing = max(devices.num_replicas, num_batch_shards())
         _choose_weights(model, options)
         whole = task.complete(model, options.lora_rank)
-        training_plan = _make_plan(options, source, whole, recipe, sharing, print_fn)
-        training_plan = training_plan if begun is None else _continued(training_plan, begun)
+        begun = None if earlier is None else earlier.plan(options)
+        training_plan = _make_plan(options, source, whole, recipe, sharing, print_fn, begun)
         stages = _find_stages(options, recipe, model, training_plan.epochs)
         by_default = task.augmentation or recipe.augmentation
         augmentation = find_augmentation(by_default if options.augmentation is None else options.augmentation)
@@ -179,7 +180,21 @@ def prepare(
         print_fn(line)  # of a trained head that is lost, though it has as many outputs
     for line in plan_lines(model, num_parameters(model.trainable_weights), training_plan, stages):
         print_fn(line)
-    return Preparation(options, source, split, model, training_plan, stages, augmentation, encoding, sharing)
+    if words := task.loss_in_words(source):
+        for line in format_facts("loss", words):
+            print_fn(line)
+    return FinetunePlan(
+        options=options,
+        source=source,
+        model=model,
+        plan=training_plan,
+        earlier=earlier,
+        split=split,
+        stages=stages,
+        augmentation=augmentation,
+        encoding=encoding,
+        devices=sharing,
+    )
 
 
 def _check_same_inputs(options: FinetuneOptions, source: Source) -> None:
@@ -201,8 +216,6 @@ def _check_same_inputs(options: FinetuneOptions, source: Source) -> None:
 
 def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
     """Refuses what does not depend on the data, before these are read; gives the config that is known by then."""
-    if options.layout != "none":
-        _check_layout(options)
     if isinstance(options.model, ImageModel):
         config = options.model.config
         _check_is_built(options)
@@ -236,19 +249,7 @@ def _check_start(start: int | Pair, config: ViTConfig | ResNetConfig) -> None:
     if isinstance(config, ViTConfig) and config.merged_tokens:
         raise ArgumentError(
             "blocks that merge tokens are for one image size, so images cannot grow.\n"
-            f"Received: start_image_size={start}, merged_tokens={config.merged_tokens}. Train first, and merge tokens "
-            "of the model that this gives.",
-            parameters=("start_image_size",),
-        )
-
-
-def _check_layout(options: FinetuneOptions) -> None:
-    if isinstance(options.model, ImageModel):
-        raise ArgumentError(
-            "`layout` must be known before the weights are made.\n"
-            f"Received: layout={options.layout!r} for {options.model.name!r}. Pass the name of a model or a ViTConfig, "
-            "or build the model under a `keras.distribution` of your own and leave `layout` out.",
-            parameters=("layout",),
+            f"Received: start_image_size={start}, merged_tokens={config.merged_tokens}. Merge tokens after training."
         )
 
 
@@ -268,15 +269,13 @@ def _check_depth_and_width(options: FinetuneOptions, config: ViTConfig | ResNetC
     if blocks is not None and blocks > config.num_layers:
         raise ArgumentError(
             "`trainable` must leave the model's blocks or fewer to learn.\n"
-            f"Received: trainable={options.learning!r}, a model with {config.num_layers} blocks.",
-            parameters=("trainable",),
+            f"Received: trainable={options.learning!r}, a model with {config.num_layers} blocks."
         )
     most = min(config.hidden_size, config.mlp_dim)
     if options.lora_rank is not None and options.lora_rank > most:
         raise ArgumentError(
             "`lora_rank` must be at most the smaller side of each kernel.\n"
-            f"Received: lora_rank={options.lora_rank}, smallest side {most}.",
-            parameters=("lora_rank",),
+            f"Received: lora_rank={options.lora_rank}, smallest side {most}."
         )
 
 
@@ -289,14 +288,8 @@ def _check_resnet(options: FinetuneOptions) -> None:
     if wrong := [f"{name}={getattr(options, name)!r}" for name, is_set in requested.items() if is_set]:
         raise ArgumentError(
             "a ResNet has no blocks, which LoRA, layouts, `layer_decay`, `last_blocks` and patch dropout need.\n"
-            f'Received: {", ".join(wrong)} for a ResNet. Leave it out, or train the head alone: trainable="head".',
-            parameters=tuple(requested),
+            f'Received: {", ".join(wrong)} for a ResNet. Leave it out, or train the head alone: trainable="head".'
         )
-
-
-def num_parameters(weights: Iterable[Variable]) -> int:
-    """How many numbers these weights have together."""
-    return sum(math.prod(weight.shape) for weight in weights)
 
 
 def _measured_split(source: Source) -> str:
@@ -305,8 +298,16 @@ def _measured_split(source: Source) -> str:
             return split
     raise ValueError(
         "a run is measured on images that it has not trained on, so there must be a test or a validation set.\n"
-        f"Received: {source.name}, with {source.sizes}."
+        f"Received: {source.name}, with {source.sizes}. Add a test set{_DIVIDED.get(source.kind, '')}."
     )
+
+
+_DIVIDED = {  # how a seed divides the images
+    "folder": "; or pass the folder of train itself, which a seed divides",
+    "shards": "; or rename the shards without the split, as data-00000.tar, so that a seed divides their images",
+    "table": "; or leave the column split out, so that a seed divides the rows",
+    "arrays": "; or pass the arrays of train alone, which a seed divides",
+}
 
 
 def _find_recipe(options: FinetuneOptions, small: SmallModel | None) -> Recipe:
@@ -343,7 +344,6 @@ def _find_model(
     if isinstance(options.model, ImageModel):
         if options.task_record.head is not None:
             _check_fits(options.model, source, options.task_record)
-            _check_order(options.model, source.class_names)
         return options.model, "keep"
     config, size = options.model, options.image_size
     size = recipe.image_size if size is None and config is not None else size
@@ -376,26 +376,28 @@ def _input_shape(
 
 
 def _check_is_built(options: FinetuneOptions) -> None:
+    """Refuses what a model that is built has decided."""
+    if options.layout != "none":
+        raise ArgumentError(
+            "`layout` must be known before the weights are made.\n"
+            f"Received: layout={options.layout!r} for {options.model.name!r}. Pass a name or a config as the model."
+        )
     if options.image_size is not None or options.weights != "default":
         raise ArgumentError(
             "a model that is built has a size and weights, so `image_size` and `weights` must be left out.\n"
-            f"Received: image_size={options.image_size}, weights={options.weights!r} for {options.model.name!r}.",
-            parameters=("image_size", "weights"),
+            f"Received: image_size={options.image_size}, weights={options.weights!r} for {options.model.name!r}."
         )
 
 
 def _check_fits(model: Any, source: Source, task: Task) -> None:
-    if model.output_spec.size != len(source.class_names) or None in model.input_shape[1:]:
+    """Raises for data of other targets than a trained head has, or of the same in another order."""
+    names, known = source.class_names, model.class_names or ()
+    if model.output_spec.size != len(names) or None in model.input_shape[1:]:
         raise ValueError(
             "the model must have one output for each target of the data, and images of one size.\n"
             f"Received: {model.name!r} from {model.input_shape} to {model.output_spec.shape}, "
-            f"{task.size_in_words(len(source.class_names))}."
+            f"{task.size_in_words(len(names))}."
         )
-
-
-def _check_order(model: Any, names: Sequence[str]) -> None:
-    """Raises for data whose names are those of the model's trained head in another order."""
-    known = model.class_names or ()
     if known != tuple(names) and sorted(known) == sorted(names):
         raise ValueError(
             "the data must have the names of the model in the same order, since its head is kept.\n"
@@ -412,9 +414,15 @@ def _choose_weights(model: Any, options: FinetuneOptions) -> None:
 
 
 def _make_plan(
-    options: FinetuneOptions, source: Source, model: Any, recipe: Recipe, devices: int, print_fn: Callable[[str], Any]
+    options: FinetuneOptions,
+    source: Source,
+    model: Any,
+    recipe: Recipe,
+    devices: int,
+    print_fn: Callable[[str], Any],
+    begun: Mapping[str, int] | None = None,
 ) -> Plan:
-    """The plan, with a batch that fits."""
+    """The plan, with a batch that fits; `begun` are the numbers of a run that goes on."""
     images, task = source.sizes["train"], options.task_record
     batch_size = options.batch_size
     batch_size = _usual_batch(recipe.batch_size, images, devices) if batch_size is None else batch_size
@@ -423,12 +431,12 @@ def _make_plan(
     if batch_size % devices:
         raise ArgumentError(
             "`batch_size` must be a multiple of the devices, so that each gets as much.\n"
-            f"Received: batch_size={batch_size}, {devices} devices.",
-            parameters=("batch_size",),
+            f"Received: batch_size={batch_size}, {devices} devices."
         )
     on_one_device = batch_size // devices
     # Of several processes the first alone knows what a run that goes on began with; and free memory may differ.
-    micro_batches = all_reduce_max(options.accumulation_steps or 0)
+    of_before = begun["accumulation_steps"] if begun and options.batch_size is None else 0
+    micro_batches = all_reduce_max(options.accumulation_steps or of_before)
     if task.splits_batches:
         micro_batches = micro_batches or all_reduce_max(_fewest_micro_batches(options, model, recipe, on_one_device))
     training_plan = plan(
@@ -443,7 +451,7 @@ def _make_plan(
         layer_decay=options.layer_decay,
     )
     _print_memory(model, on_one_device, micro_batches or 1, recipe, print_fn)
-    return training_plan
+    return training_plan if begun is None else _continued(training_plan, begun)
 
 
 def _continued(planned: Plan, begun: Mapping[str, int]) -> Plan:
@@ -454,10 +462,8 @@ def _continued(planned: Plan, begun: Mapping[str, int]) -> Plan:
     steps = planned.steps - begun["steps"]
     if steps < 0:
         raise ArgumentError(
-            "a run goes on for as many steps as it began with, or more.\n"
-            f"Received: {planned.steps:,} steps in all, for a run of {begun['steps']:,}. Pass more epochs; or, if the "
-            "training images are fewer than they were, the earlier data.",
-            parameters=("epochs", "steps"),
+            "a run goes on for as many `steps` or `epochs` as it began with, or more.\n"
+            f"Received: {planned.steps:,} steps in all, for a run of {begun['steps']:,}. Pass more, or its data."
         )
     per_epoch = begun["steps_per_epoch"]
     epochs = max(planned.epochs - begun["epochs"], 1) if steps else 0
@@ -531,30 +537,37 @@ def _find_devices(options: FinetuneOptions) -> Devices:
     return devices
 
 
-def run_configuration(preparation: Preparation, data: Any, out: FilePath) -> dict:
+def run_configuration(run_plan: FinetunePlan, data: Any, out: FilePath) -> dict[str, Any]:
     """The facts of a run on `data` that writes to the folder `out`."""
-    model, plan = preparation.model, preparation.plan
+    model, plan = run_plan.model, run_plan.plan
+    return run_facts(run_plan, model, data, out) | {
+        **task_facts(run_plan.options.task_record),
+        "measured_on": run_plan.split,
+        "input_shape": model.input_shape[1:],
+        "changes": plan.changes(),
+        "image_sizes": {str(stage.epoch): stage.image_size for stage in run_plan.stages},  # from which epoch on
+        "augmentation": dataclasses.asdict(run_plan.augmentation),
+        "devices": run_plan.devices,
+    }
+
+
+def run_facts(run_plan: RunPlan, model: Any, data: Any, out: FilePath) -> dict[str, Any]:
+    """The facts that every run has, with those of the model that it trains or keeps."""
+    options, plan = run_plan.options, run_plan.plan
     return {
         "versions": versions(),
         "command": sys.argv,
-        "arguments": {"data": _data_location(data), "out": str(out)} | preparation.options.facts(),
-        **task_facts(preparation.options.task_record),
-        "seed": preparation.options.seed,
-        "precision": preparation.options.precision,
-        "data": preparation.source.describe(),
-        "data_hash": fingerprint(preparation.source),
-        "measured_on": preparation.split,
-        "input_shape": model.input_shape[1:],
+        "arguments": {"data": data_location(data), "out": str(out)} | options.facts(),
+        "seed": options.seed,
+        "precision": options.precision,
+        "data": run_plan.source.describe(),
+        "data_hash": fingerprint(run_plan.source),
         "model": {"name": model.name, **model.config.as_dict()},
         "weights_report": model.load_report,
-        "weights_from": weights_origin(preparation.options),
+        "weights_from": weights_origin(options),
         "preprocessing": dataclasses.asdict(model.preprocessing),
         "recipe": dataclasses.asdict(plan.recipe),
         "plan": {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan) if field.name != "recipe"},
-        "changes": plan.changes(),
-        "image_sizes": {str(stage.epoch): stage.image_size for stage in preparation.stages},  # from which epoch on
-        "augmentation": dataclasses.asdict(preparation.augmentation),
-        "devices": preparation.devices,
     }
 
 
@@ -573,25 +586,22 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _data_location(data: Any) -> Any:
+def data_location(data: Any) -> Any:
     """What a report shows of the data, such that it is found again from another folder."""
     if isinstance(data, str) and data != DIGITS and (expand_path(data).exists() or find_shards(data)):
         return os.path.abspath(expand_path(data))
     return data if is_short(data) else type(data).__name__
 
 
-def weights_origin(options: FinetuneOptions) -> dict[str, Any]:
-    """Where the weights came from that training began with.
-
-    Args:
-        options: of the run.
+def weights_origin(options: Any) -> dict[str, Any]:
+    """Where the weights came from that training with these options began with.
 
     Returns:
         `kind`, which is `"random"`, `"model"`, `"published"` or `"file"`; of the last two `name`, and of the third
         what its record says: `license`, `url`, and `repository` if it is on the Hub. Of encoders also `family` and
         `papers`, where the record or the file's `config.json` has them, and that file's `license`.
     """
-    if isinstance(options.model, ImageModel):
+    if isinstance(options.start, ImageModel):
         return {"kind": "model"}
     if (weights := chosen_weights(options)) is None:
         return {"kind": "random"}

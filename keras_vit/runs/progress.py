@@ -5,7 +5,6 @@ a row of a table for each epoch everywhere. A log without a terminal gets a line
 """
 
 import contextlib
-import functools
 import math
 import os
 import shutil
@@ -15,12 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.annotations import FilePath, Logs
+from keras_vit.annotations import Logs
 from keras_vit.checks import ArgumentError, cores
 from keras_vit.config.flops import flops
 from keras_vit.config.progressive_resizing import ResolutionStage, relative_cost
@@ -28,9 +27,9 @@ from keras_vit.config.recipes import Recipe
 from keras_vit.files import disk_size
 from keras_vit.model.image_model import ImageModel, has_accelerator
 from keras_vit.model.resnet import ResNet
-from keras_vit.pages.formatting import clock_time, duration, format_facts, printable
+from keras_vit.pages.formatting import clock_time, duration, format_facts, plural, printable
 from keras_vit.runs.options import FLAGS
-from keras_vit.runs.preparation import Preparation, num_parameters
+from keras_vit.runs.plan import num_parameters
 from keras_vit.runs.run_files import BEST, CHECKPOINTS, LAST
 from keras_vit.training.memory import SLOTS, learning_blocks, towers
 from keras_vit.training.plan import Plan
@@ -48,39 +47,35 @@ _COMPILED = 10
 _SMALL_SIZE, _SMALL_BATCH = 224, 32
 
 
-def print_estimates(preparation: Preparation, out: FilePath, print_fn: Callable[[str], Any]) -> None:
-    """Prints how long a run on a CPU will take, and the disk space that it needs."""
-    for line in disk_lines(Path(out), preparation.model, preparation.plan.recipe):
-        print_fn(line)
-    if has_accelerator() or preparation.devices > 1 or preparation.options.layout != "none":
+def print_estimates(run_plan: Any, out: Path, print_fn: Callable[[str], Any]) -> None:
+    """Prints the disk space that a run needs, which is refused where there is less, and how long it takes on a CPU."""
+    _print_disk(out, run_plan.model, run_plan.plan.recipe, print_fn)
+    if has_accelerator() or run_plan.devices > 1 or run_plan.options.layout != "none":
         return  # there the first steps are short, and `Progress` reports the time
-    models = towers(preparation.model)
+    models = towers(run_plan.model)
     forward = flops(models[0]).total
-    steps = relative_cost(preparation.stages, preparation.plan.steps_per_epoch, preparation.plan.steps)
-    images = steps * preparation.plan.batch_size
+    steps = relative_cost(run_plan.stages, run_plan.plan.steps_per_epoch, run_plan.plan.steps)
+    images = steps * run_plan.plan.batch_size
     if images * forward * _passes(models[0]) < _LONG_WORK:
         return
-    timed = int(max(_TIMED, min(preparation.plan.batch_size, _TIMED_WORK / forward)))
+    timed = int(max(_TIMED, min(run_plan.plan.batch_size, _TIMED_WORK / forward)))
     measured = [_seconds_of_an_image(model, timed) for model in models]
-    step = preparation.plan.batch_size * sum(
+    step = run_plan.plan.batch_size * sum(
         image * _passes(model) for (_, image), model in zip(measured, models, strict=True)
     )
-    overhead = sum(_COMPILED * compiling + image * _evaluated(preparation) for compiling, image in measured)
+    sizes = run_plan.source.sizes  # the validation set after each epoch, and at the end those that are measured
+    evaluated = run_plan.plan.epochs * sizes.get("validation", 0) + sizes[run_plan.split]
+    overhead = sum(_COMPILED * compiling + image * evaluated for compiling, image in measured)
     seconds = steps * step + overhead
-    parts = f"{preparation.plan.steps:,} steps of {step:,.1f} s, and {duration(overhead)} for compiling, evaluations"
-    basis = f"as {timed} images took on {len(cores())} cores; saving is not counted"
+    counted = plural(run_plan.plan.steps, "step")
+    parts = f"{counted} of {step:,.1f} s, and {duration(overhead)} for compiling, evaluations"
+    basis = f"as {plural(timed, 'image')} took on {len(cores())} cores; saving is not counted"
     lines = [f"about {duration(seconds)}, until {clock_time(seconds)}: {parts} and the report; {basis}"]
     if seconds >= _LONG and len(models) == 1:
-        lines += [f"shorter: {offer}" for offer in _offers(preparation, seconds)]
+        lines += [f"shorter: {offer}" for offer in _offers(run_plan, seconds)]
     for name, text in zip(["time", *[""] * len(lines)], lines, strict=False):
         for line in format_facts(name, text):
             print_fn(line)
-
-
-def _evaluated(preparation: Preparation) -> int:
-    """Images of all evaluations: the validation set after each epoch, and at the end those that are measured."""
-    sizes, plan = preparation.source.sizes, preparation.plan
-    return plan.epochs * sizes.get("validation", 0) + sizes[preparation.split]
 
 
 def _passes(model: ImageModel) -> float:
@@ -107,9 +102,9 @@ def _seconds_of_an_image(model: keras.Model, timed: int) -> tuple[float, float]:
     return max(compiling - image * timed, 0.0), image
 
 
-def _offers(preparation: Preparation, seconds: float) -> Iterator[str]:
+def _offers(run_plan: Any, seconds: float) -> Iterator[str]:
     """Options that would take less, with the time of each."""
-    model, options, batch_size = preparation.model, preparation.options, preparation.plan.batch_size
+    model, options, batch_size = run_plan.model, run_plan.options, run_plan.plan.batch_size
     size, patch = model.input_shape[1:3], model.config.side_unit
     words, share = [], 1.0
     smaller = math.prod(size) > _SMALL_SIZE**2 and not _SMALL_SIZE % patch
@@ -133,34 +128,25 @@ _BYTES = 4  # of a number; weights in training are float32
 _OTHERS = 20_000_000  # bytes of figures, pages and pictures
 
 
-def check_disk(folder: Path, model: keras.Model, recipe: Recipe) -> None:
-    """Raises a `ValueError` if a run needs more than is free where its folder is, or where the checkpoints are.
+def _print_disk(folder: Path, model: keras.Model, recipe: Recipe, print_fn: Callable[[str], Any]) -> None:
+    """Prints a line on each disk that a run writes to, and raises a `ValueError` where it has no room.
 
     What an unfinished run has there is written over, so it counts as free.
-
-    Args:
-        folder: of the run, which may be new.
-        model: what learns is as in the training.
-        recipe: with the optimizer, and whether it keeps an average.
     """
-    for place, size in _needed(folder, model, recipe).items():
-        usage = shutil.disk_usage(place)
-        if usage.total and usage.free < size:
-            raise ArgumentError(
-                "the disk must have room for the models and checkpoints of a run.\n"
-                f"Received: {str(place)!r}, where {usage.free / 1e9:.2f} GB are free and {size / 1e9:.2f} GB are "
-                "needed. Make room, or choose a folder on another disk.",
-                parameters=("out",),
-            )
-
-
-def disk_lines(folder: Path, model: keras.Model, recipe: Recipe) -> Iterator[str]:
-    """Lines on each disk that a run writes to; arguments are those of `check_disk`."""
     needed = _needed(folder, model, recipe)
+    free = {place: shutil.disk_usage(place) for place in needed}
+    for place, size in needed.items():
+        if free[place].total and free[place].free < size:
+            raise ArgumentError(
+                "the disk of `out` must have room for the models and checkpoints of a run.\n"
+                f"Received: {str(place)!r}, where {free[place].free / 1e9:.2f} GB are free and {size / 1e9:.2f} GB are "
+                "needed. Make room, or choose a folder on another disk."
+            )
     for place, size in needed.items():
         where = f"{printable(place)}: " if len(needed) > 1 else ""
-        free = shutil.disk_usage(place).free
-        yield from format_facts("disk", f"{where}at most {size / 1e9:.2f} GB; {free / 1e9:.2f} GB are free")
+        words = f"{where}at most {size / 1e9:.2f} GB; {free[place].free / 1e9:.2f} GB are free"
+        for line in format_facts("disk", words):
+            print_fn(line)
 
 
 def _needed(folder: Path, model: keras.Model, recipe: Recipe) -> dict[Path, int]:
@@ -390,7 +376,6 @@ def _bar() -> Any:
 
 
 MINUTE = 60.0  # seconds
-_Function = TypeVar("_Function", bound=Callable)
 
 
 class Heartbeat:
@@ -434,16 +419,11 @@ class Heartbeat:
                     self(f"{self.doing}, {duration(time.monotonic() - began)} since the run began")
 
 
-def with_heartbeat(function: _Function) -> _Function:
-    """Decorates `finetune`: `print` into a file or a pipe gets a line at least each minute."""
-
-    @functools.wraps(function)
-    def run(
-        data: Any, out: FilePath, options: Any = None, *, print_fn: Callable[[str], Any] = print, **changes: Any
-    ) -> Any:
-        if print_fn is not print or sys.stdout is None or shows_bars():
-            return function(data, out, options, print_fn=print_fn, **changes)
+@contextlib.contextmanager
+def heartbeat(print_fn: Callable[[str], Any]) -> Iterator[Callable[[str], Any]]:
+    """Gives a `print_fn`: of `print` into a file or a pipe one that prints a line at least each minute."""
+    if print_fn is not print or sys.stdout is None or shows_bars():
+        yield print_fn
+    else:
         with Heartbeat(print_fn).running() as lines:
-            return function(data, out, options, print_fn=lines, **changes)
-
-    return cast(_Function, run)
+            yield lines

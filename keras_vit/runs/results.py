@@ -12,24 +12,15 @@ import keras
 from keras_vit.analysis.plots import draw_curves
 from keras_vit.annotations import FilePath
 from keras_vit.pages.cards import write_card
-from keras_vit.pages.formatting import duration, printable, printable_json
+from keras_vit.pages.formatting import duration, plural, printable, printable_json
 from keras_vit.pages.html import Panel, Section, png_uri, write_page
 from keras_vit.runs.callbacks import Recorder
 from keras_vit.runs.messages import ignored_files, result_lines
-from keras_vit.runs.preparation import Preparation, num_parameters, task_facts
+from keras_vit.runs.plan import num_parameters, resume_hint, write_failure
+from keras_vit.runs.preparation import FinetunePlan, task_facts
 from keras_vit.runs.run_card import run_card
 from keras_vit.runs.run_directory import RunDirectory, json_ready
-from keras_vit.runs.run_files import (
-    BEST,
-    CHECKPOINTS,
-    CURVES,
-    FAILURE,
-    FINISHED,
-    LAST,
-    METRICS,
-    REPORT,
-    RESULT,
-)
+from keras_vit.runs.run_files import BEST, CHECKPOINTS, CURVES, FINISHED, LAST, METRICS, REPORT, RESULT
 from keras_vit.tasks import Task
 
 EVALUATION_BATCH = 64  # images at once; the numbers do not depend on it
@@ -69,48 +60,21 @@ class Result:
 
 
 def save_partial_results(
-    run: RunDirectory,
-    preparation: Preparation,
-    recorder: Recorder,
-    error: BaseException,
-    print_fn: Callable[[str], Any],
+    run: RunDirectory, run_plan: FinetunePlan, recorder: Recorder, error: BaseException, print_fn: Callable[[str], Any]
 ) -> None:
     """After a failure or Ctrl-C: the model as it is, unless it is not finite or cannot be read any more."""
-    saved = False
+    model, rows, saved = run_plan.model, [], False
     with contextlib.suppress(Exception):
-        if hasattr(preparation.model, "jax_state_sync"):
-            preparation.model.jax_state_sync()
-        saved = run.save_model(preparation.model, LAST)
-    rows = []
+        if hasattr(model, "jax_state_sync"):
+            model.jax_state_sync()
+        saved = run.save_model(model, LAST)
     with contextlib.suppress(ValueError, OSError):  # as of a line that a full disk cut short
         rows = run.rows()
-    stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
-    facts = {
-        "status": "stopped" if stopped else "failed",
-        "error": f"{type(error).__name__}: {error}",
-        "epochs": len(rows),
-        "last_model": LAST if saved else None,
-        "best_model": BEST if recorder.best_epoch else None,
-    }
-    with contextlib.suppress(OSError):  # as on a full disk; the error that ended the run matters more
-        run.write_json(FAILURE, facts)
     with contextlib.suppress(Exception):
         if rows:
-            draw_curves(rows, run.path / CURVES, preparation.options.task_record.curves)
-    kept = [name for name in (METRICS, CURVES, BEST, LAST, FAILURE) if (run.path / name).exists()]
-    with contextlib.suppress(Exception):
-        print_fn(f"{facts['status']}; {run.path} has {_listed(kept)}")
-        if stopped:
-            print_fn(_resume_hint(run))
-
-
-def _resume_hint(run: RunDirectory) -> str:
-    return f"the same command goes on from there, with {printable(run.path)} as its folder"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "no file of it"
+            draw_curves(rows, run.path / CURVES, run_plan.options.task_record.curves)
+    models = {"last_model": LAST if saved else None, "best_model": BEST if recorder.best_epoch else None}
+    write_failure(run, error, (METRICS, CURVES, BEST, LAST), print_fn, epochs=len(rows), **models)
 
 
 @contextlib.contextmanager
@@ -119,13 +83,13 @@ def _with_resume_hint(run: RunDirectory, print_fn: Callable[[str], Any]) -> Iter
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        print_fn(f"stopped; {_resume_hint(run)}")
+        print_fn(f"stopped; {resume_hint(run)}")
         raise
 
 
 def finish(
     run: RunDirectory,
-    preparation: Preparation,
+    run_plan: FinetunePlan,
     recorder: Recorder,
     configuration: dict[str, Any],
     began: float,
@@ -133,20 +97,20 @@ def finish(
 ) -> Result:
     """Measures the model that was written, and writes what it came to."""
     with _with_resume_hint(run, print_fn):
-        source = preparation.source
-        print_fn(f"measuring {BEST} on {source.sizes[preparation.split]:,} images")
+        source = run_plan.source
+        print_fn(f"measuring {BEST} on {plural(source.sizes[run_plan.split], 'image')}")
         model = keras.models.load_model(run.path / BEST, compile=False)
-        task = preparation.options.task_record.settle(model, source, EVALUATION_BATCH)
-        evaluation = task.evaluate(model, source, preparation.split, batch_size=EVALUATION_BATCH)
+        task = run_plan.options.task_record.settle(model, source, EVALUATION_BATCH)
+        evaluation = task.evaluate(model, source, run_plan.split, batch_size=EVALUATION_BATCH)
         seconds = recorder.seconds_before + time.monotonic() - began
-        facts = _result(run, preparation, recorder, task, evaluation, seconds)
+        facts = _result(run, run_plan, recorder, task, evaluation, seconds)
         run.write_json(RESULT, facts)  # first, since it cannot fail
         draw_curves(run.rows(), run.path / CURVES, task.curves)
         task.write_files(evaluation, run.path)
         title, config = f"{source.name}, {model.name}", json_ready(configuration)
-        panel = task.panel(evaluation, run.path, source, preparation.split)
+        panel = task.panel(evaluation, run.path, source, run_plan.split)
         left_out = [(str(image.path), image.reason) for image in source.bad_images]
-        left_out += [(f"{count:,} files", kind) for count, kind in ignored_files(source)]
+        left_out += [(plural(count, "file"), kind) for count, kind in ignored_files(source)]
         write_report(run.path / REPORT, title, facts, panel, run.path / CURVES, left_out, config)
         write_card(run.path, run_card(config, facts))
         facts |= {"files": sorted({path.name for path in run.path.iterdir()} - {CHECKPOINTS})} | FINISHED
@@ -157,19 +121,23 @@ def finish(
             print_fn(f"{BEST} holds averaged weights, {LAST} the weights themselves")
         for line in result_lines(run.path, facts, task):
             print_fn(line)
-        return Result(run.path, model, evaluation, preparation.split, facts, task)
+        return Result(run.path, model, evaluation, run_plan.split, facts, task)
 
 
 def _result(
-    run: RunDirectory, preparation: Preparation, recorder: Recorder, task: Task, evaluation: Any, seconds: float
+    run: RunDirectory, run_plan: FinetunePlan, recorder: Recorder, task: Task, evaluation: Any, seconds: float
 ) -> dict[str, Any]:
-    model, plan, rows, best = preparation.model, preparation.plan, run.rows(), recorder.best_epoch or 0
+    model, plan, rows, best = run_plan.model, run_plan.plan, run.rows(), recorder.best_epoch or 0
     training_seconds, metric = rows[-1]["seconds"], task.metrics[0]
     reason = "" if not recorder.stopped else f": {recorder.stopped}"
-    stopped = {} if recorder.stopped is None else {"stopped": f"after epoch {len(rows)} of {plan.epochs}{reason}"}
+    ending: dict[str, Any] = {}
+    if recorder.stopped is not None:
+        ending["stopped"] = f"after epoch {len(rows)} of {plan.epochs}{reason}"
+    if run_plan.options.layout == "none":  # else it cannot be made longer
+        ending["random_state"] = [keras.ops.convert_to_numpy(state).tolist() for state in random_states(model)]
     facts = {
         "seconds": seconds,
-        "split": preparation.source.own_name(preparation.split),
+        "split": run_plan.source.own_name(run_plan.split),
         "test_images": evaluation.count,
         "averaged": [BEST] if plan.recipe.ema_momentum is not None else [],
         "best_epoch": best,
@@ -182,7 +150,13 @@ def _result(
         "training_seconds": training_seconds,
         "images_per_second": rows[-1]["step"] * plan.batch_size / training_seconds,
     }
-    return task.result(evaluation, facts) | task_facts(task) | stopped
+    return task.result(evaluation, facts) | task_facts(task) | ending
+
+
+def random_states(model: keras.Model) -> list[Any]:
+    """The variables of a model that its random numbers come from, as those of dropout; no file of Keras has them."""
+    weights = {id(weight) for weight in model.weights}
+    return [variable for variable in model.variables if id(variable) not in weights]
 
 
 def write_report(
@@ -194,17 +168,7 @@ def write_report(
     left_out: Sequence[tuple[str, str]] = (),
     config: dict[str, Any] | None = None,
 ) -> None:
-    """Writes the page.
-
-    Args:
-        path: of the file.
-        title: its heading.
-        result: what `result.json` holds.
-        panel: what the task shows.
-        curves: path of the PNG of the curves.
-        left_out: `(file, reason)` of what was not read.
-        config: what `config.json` holds.
-    """
+    """Writes the page; `left_out` has `(file, reason)` of what was not read."""
     measured = f"measured on the {result['split']} set"
     epochs = str(result["epochs"]) + (f", stopped {result['stopped']}" if "stopped" in result else "")
     parameters, time = ("parameters", f"{result['parameters']:,}"), ("time in all", duration(result["seconds"]))

@@ -13,16 +13,14 @@ from keras_vit.config.recipes import Recipe
 from keras_vit.config.variants import ResNetConfig
 from keras_vit.config.vit import RECORDS
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.files import remove_partial_files, remove_stale_folders
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.runs.finished_runs import ELSEWHERE
+from keras_vit.runs.finished_runs import ELSEWHERE, find_longer
 from keras_vit.runs.options import FinetuneOptions
-from keras_vit.runs.run_directory import RunDirectory, check_free, json_ready
+from keras_vit.runs.run_directory import check_free, json_ready
 from keras_vit.runs.run_files import (
     BEST,
     CHECKPOINTS,
     CONFIG,
-    FAILURE,
     LAST,
     REPORT,
     RESULT,
@@ -34,6 +32,7 @@ from keras_vit.runs.run_files import (
     read_config,
     read_stamp,
 )
+from keras_vit.training.hosts.distribution import shared_run_dir
 from keras_vit.training.resuming.async_writer import differences
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
 
@@ -47,6 +46,7 @@ _COMPARED = [
     *("seed", "precision", "data", "data_hash", "measured_on", "input_shape", "model", "preprocessing"),
     *("recipe", "plan", "image_sizes", "augmentation"),
 ]
+_LENGTHS = {"arguments": ("steps", "epochs"), "plan": ("steps", "epochs", "steps_per_epoch")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +61,32 @@ class UnfinishedRun:
     config: dict[str, Any]
     is_finished: bool = False
 
+    def plan(self, options: FinetuneOptions) -> dict[str, int] | None:
+        """Numbers of its plan; `None` where they are not known, and of one whose length was asked for otherwise."""
+        if not self.config:
+            return None
+        plan, arguments = self.config["plan"], self.config["arguments"]
+        names = ("steps", "epochs", "steps_per_epoch", "warmup_steps", "accumulation_steps")
+        begun = {name: plan.get(name) for name in names}
+        is_well = all(type(value) is int for value in begun.values()) and begun["steps_per_epoch"] > 0
+        is_of_it = self.is_finished or all(arguments.get(name) == getattr(options, name) for name in names[:2])
+        return begun if is_well and is_of_it else None
+
+
+def find_earlier(out: FilePath, options: FinetuneOptions) -> UnfinishedRun | None:
+    """The run in a folder that goes on, or is made longer; of several processes the first one decides.
+
+    Raises:
+        ValueError: as `find_longer` and `find_unfinished`.
+    """
+    if Path(out) != shared_run_dir(out):
+        return find_unfinished(out, "auto")
+    longer = find_longer(out, options)
+    return UnfinishedRun(longer, True) if longer else find_unfinished(out, options.resume)
+
 
 def find_unfinished(out: FilePath, resume: str) -> UnfinishedRun | None:
     """The unfinished run in a folder that may go on, or `None` for a folder that is free.
-
-    Args:
-        out: the folder.
-        resume: as in `FinetuneOptions`.
 
     Raises:
         ValueError: for a folder that is neither, as of a finished run; and where `resume` does not allow it.
@@ -82,7 +101,6 @@ def find_unfinished(out: FilePath, resume: str) -> UnfinishedRun | None:
         raise ArgumentError(
             '`out` must be new or empty with `resume="never"`.\n'
             f"Received: {str(out)!r}, an unfinished run. Leave `resume` out to go on with it, or choose another one.",
-            parameters=("out", "resume"),
         )
     config = read_unfinished_config(path)
     check_replaceable(path, config)
@@ -99,22 +117,14 @@ def _is_unfinished(path: Path) -> bool:
 
 
 def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier: UnfinishedRun | None) -> None:
-    """Raises a `ValueError` if a run cannot go on from the checkpoint `found` in its folder, before hours of training.
-
-    Args:
-        out: the folder.
-        found: the newest valid checkpoint, if there is one.
-        resume: as in `FinetuneOptions`.
-        earlier: what `find_unfinished` found.
-    """
+    """Raises a `ValueError` if a run cannot go on from the checkpoint `found` in its folder, if there is one."""
     path = Path(out)
     if found is None and resume == "must":
         _refuse_to_start(path)
     if found is None and earlier is not None and not earlier.config:
         raise ArgumentError(
-            "an unfinished run goes on from its configuration or a valid checkpoint.\n"
-            f"Received: {str(path)!r}, which has neither. Choose another folder, or remove this one.",
-            parameters=("out",),
+            "`out` of an unfinished run must have its configuration or a valid checkpoint.\n"
+            f"Received: {str(path)!r}, which has neither. Choose another folder, or remove this one."
         )
     state: dict[str, Any] = found.facts["also"][0] if found else {}  # of the recorder
     are_signed = "mark" in state or found is None  # those of an earlier version are not
@@ -123,9 +133,8 @@ def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier:
             raise foreign_file_error(path / name)
     if found is not None and (fault := _fault_of_best(path / BEST, state, found.facts["epoch"])):
         raise ArgumentError(
-            "a run goes on with the best model that it has written, which it measures at its end.\n"
-            f"Received: {str(path / BEST)!r}, {fault}. Put it back, choose another folder, or remove this one.",
-            parameters=("out",),
+            "`out` of an unfinished run must have the best model that it has written, which it measures at its end.\n"
+            f"Received: {str(path / BEST)!r}, {fault}. Put it back, choose another folder, or remove this one."
         )
 
 
@@ -145,32 +154,11 @@ def _fault_of_best(file: Path, state: dict[str, Any], epoch_now: int) -> str | N
     return None
 
 
-def original_options(options: FinetuneOptions, earlier: UnfinishedRun | None) -> FinetuneOptions:
-    """The options, with the micro-batches that the run began with where the free memory has chosen them."""
-    begun = earlier.config.get("plan", {}).get("accumulation_steps") if earlier else None
-    if type(begun) is not int or options.accumulation_steps is not None or options.batch_size is not None:
-        return options
-    return dataclasses.replace(options, accumulation_steps=begun)
-
-
-def original_plan(options: FinetuneOptions, earlier: UnfinishedRun | None) -> dict[str, int] | None:
-    """Numbers of the plan that a run began with, for `prepare`; `None` of a new run, and of one of another length."""
-    if earlier is None or not earlier.config:
-        return None
-    plan, arguments = (earlier.config[name] for name in ("plan", "arguments"))
-    begun = {name: plan.get(name) for name in ("steps", "epochs", "steps_per_epoch", "warmup_steps")}
-    is_well = all(type(value) is int for value in begun.values()) and begun["steps_per_epoch"] > 0
-    is_of_it = earlier.is_finished or all(arguments.get(name) == getattr(options, name) for name in ("steps", "epochs"))
-    return begun if is_well and is_of_it else None
-
-
 def resume_fingerprint(configuration: dict, earlier: UnfinishedRun | None = None) -> dict[str, Any]:
     """The part of `config.json` that decides the numbers, with which a run must go on.
 
-    Args:
-        configuration: what is asked for.
-        earlier: the run that goes on. Where its data lay is no difference, nor which files did not count, nor a field
-            that records have got since and that has its default.
+    Of the run `earlier` that goes on it is no difference where its data lay, which files did not count, and a field
+    that records have got since and that has its default.
     """
     stored = json_ready(configuration)
     if earlier and earlier.config:
@@ -207,12 +195,16 @@ def _defaults(records: Iterable[type]) -> dict[str, Any]:
     return found
 
 
-def check_unchanged(out: FilePath, earlier: UnfinishedRun, configuration: dict) -> None:
+def check_unchanged(out: FilePath, earlier: UnfinishedRun | None, configuration: dict) -> None:
     """Raises a `ValueError` with the differences unless the run in `out` began with this configuration."""
-    if not earlier.config:
+    if earlier is None or not earlier.config:
         return
-    found = differences(resume_fingerprint(earlier.config), resume_fingerprint(configuration, earlier))
-    found += _changed_types(earlier.config, json_ready(configuration))
+    before = dict(earlier.config)
+    if earlier.is_finished:  # it has other steps and epochs now
+        for name, fields in _LENGTHS.items():
+            before[name] = before[name] | {field: configuration[name][field] for field in fields}
+    found = differences(resume_fingerprint(before), resume_fingerprint(configuration, earlier))
+    found += _changed_types(before, json_ready(configuration))
     if found:
         counts = [_count_photos(config) for config in (earlier.config, configuration)]
         is_other = None not in counts and any(line.startswith(("data_hash:", "data.")) for line in found)
@@ -233,32 +225,14 @@ def _count_photos(config: dict[str, Any]) -> str | None:
     return f"{sum(counts):,}" if counts and all(type(count) is int for count in counts) else None
 
 
-def with_length_of(config: dict[str, Any], configuration: dict) -> dict[str, Any]:
-    """A run's configuration with the steps and epochs of another one."""
-    fields = {"arguments": ("steps", "epochs"), "plan": ("steps", "epochs", "steps_per_epoch")}
-    lengths = {name: {field: configuration[name][field] for field in fields[name]} for name in fields}
-    return config | {name: config[name] | fields for name, fields in lengths.items()}
-
-
 def _changed_types(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """A line for each fact that is of another kind than a run writes it, as a text for a record."""
     kinds = {name: (type(before[name]).__name__, type(value).__name__) for name, value in now.items() if name in before}
     return [f"{name}: {was} before, {is_now} now" for name, (was, is_now) in kinds.items() if was != is_now]
 
 
-def remove_leftovers(run: RunDirectory) -> None:
-    """Removes what killed processes left in a run's folder, which this process alone writes to."""
-    remove_partial_files(run.path)
-    remove_stale_folders(run.path)
-    (run.path / FAILURE).unlink(missing_ok=True)
-
-
 def read_unfinished_config(path: Path) -> dict[str, Any]:
-    """What an unfinished run was asked for, in its folder; nothing if it has no such file.
-
-    Raises:
-        ValueError: if it cannot be read.
-    """
+    """What an unfinished run was asked for; nothing if its folder has no such file, and a `ValueError` if not valid."""
     file = path / CONFIG
     if not os.path.lexists(file):
         return {}
@@ -266,9 +240,8 @@ def read_unfinished_config(path: Path) -> dict[str, Any]:
         return read_config(file)
     except ValueError as error:
         raise ArgumentError(
-            f"an unfinished run goes on if its configuration can be read.\nReceived: {str(file)!r}: {error}. Choose "
-            "another folder, or remove this one.",
-            parameters=("out",),
+            "`out` of an unfinished run must have a configuration that can be read.\n"
+            f"Received: {str(file)!r}: {error}. Choose another folder, or remove this one."
         ) from error
 
 
@@ -278,5 +251,4 @@ def _refuse_to_start(path: Path) -> NoReturn:
         stands = "a run that has finished. Its figures are in result.json; choose another folder to start one."
     raise ArgumentError(
         f'`resume="must"` needs an unfinished run with a valid checkpoint.\nReceived: {str(path)!r}, {stands}',
-        parameters=("resume",),
     )

@@ -11,14 +11,8 @@ from typing import Any
 from keras_vit.config.datasets import HUB_DATASETS
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.pages.cards import (
-    NOT_CHOSEN,
-    PREPROCESSING,
-    USE,
-    Card,
-    preprocessing_section,
-)
-from keras_vit.pages.formatting import markdown_text, table
+from keras_vit.pages.cards import NOT_CHOSEN, PREPROCESSING, USE, Card, preprocessing_section
+from keras_vit.pages.formatting import markdown_text, plural, table
 from keras_vit.runs.run_files import CONFIG, MOST_BYTES, RESULT
 from keras_vit.tasks import find_task
 from keras_vit.tasks.task import CardParts
@@ -38,12 +32,7 @@ print(model.predict(model.preprocessing(photo)[None]))
 
 
 def run_card(configuration: dict[str, Any], result: dict[str, Any]) -> Card:
-    """The card of a run's folder.
-
-    Args:
-        configuration: what `config.json` holds.
-        result: what `result.json` holds.
-    """
+    """The card of a run's folder, by what its `config.json` and `result.json` hold."""
     data, origin = configuration["data"], configuration.get("weights_from", {"kind": "model"})
     is_resnet = "stages" in configuration["model"]  # a field of `ResNetConfig` alone
     kind = "ResNet (BiT, arXiv:1912.11370)" if is_resnet else "Vision Transformer (arXiv:2010.11929)"
@@ -144,7 +133,7 @@ def _training(configuration: dict[str, Any], result: dict[str, Any], data: dict[
         ("images", sizes),
         ("left out, not readable", f"{len(data['bad_images']):,}"),
         ("recipe", markdown_text(result["recipe"])),
-        ("steps", f"{result['steps']:,} of {plan['batch_size']} images"),
+        ("steps", f"{result['steps']:,} of {plural(plan['batch_size'], 'image')}"),
         ("epochs", str(result["epochs"])),
         *([("stopped", markdown_text(result["stopped"]))] if "stopped" in result else []),
         *([("image size", grown)] if len(growth) > 1 else []),

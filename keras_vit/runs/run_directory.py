@@ -4,7 +4,6 @@ A file is there whole or not at all, but for the figures, which grow by a row wi
 that is not finite is ever written.
 """
 
-import contextlib
 import csv
 import io
 import json
@@ -12,7 +11,7 @@ import os
 import random
 import secrets
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError
 from keras_vit.files import FileKindError, atomic_write, read_regular
 from keras_vit.pages.formatting import printable
-from keras_vit.runs.run_files import (
-    METRICS,
-    MOST_BYTES,
-    TENSORBOARD,
-    check_empty,
-    stamp,
-)
+from keras_vit.runs.run_files import METRICS, MOST_BYTES, TENSORBOARD, check_empty, stamp
 
 _ALWAYS = ("epoch", "step", "seconds")  # columns that have a number in each row
 # Names of files may hold bytes that are no letters: they are written as JSON and Python spell them, `\\udcff`.
@@ -179,42 +172,30 @@ def _figure(number: int, name: str, text: str) -> float | None:
 
 def check_free(path: FilePath) -> None:
     """Raises a `ValueError` unless a run may and can be written to this path; leaves nothing there."""
-    path = Path(path)
-    with _as_argument_error(path):
-        check_empty(path)
-    check_writable(path)
+    check_writable(Path(path), is_new=True)
 
 
-def check_writable(path: Path) -> None:
-    """Raises a `ValueError` unless something can be written to a folder, or made where it will be; leaves nothing."""
-    with _as_argument_error(path):
-        _check_writable(path)
+def check_writable(path: Path, is_new: bool = False) -> None:
+    """Raises a `ValueError` unless something can be written to a folder, or made where it will be; leaves nothing.
 
-
-@contextlib.contextmanager
-def _as_argument_error(path: Path) -> Iterator[None]:
+    It is tried on the nearest folder that exists, by a file without a name, as rights alone do not tell.
+    """
     try:
-        yield
+        if is_new:
+            check_empty(path)
+        nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
+        if not nearest.is_dir():
+            raise ArgumentError(
+                "`out` must be a folder in a folder.\n"
+                f"Received: {str(path)!r}, where {str(nearest)!r} is none. Choose another name."
+            )
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
     except OSError as error:
         raise ArgumentError(
             "`out` must be a folder that can be written to.\n"
-            f"Received: {str(path)!r}, where nothing can be made: {error.strerror or error}. Choose another folder, "
-            "or ask for the right to write there.",
-            parameters=("out",),
+            f"Received: {str(path)!r}, where nothing can be made: {error.strerror or error}. Choose another folder."
         ) from error
-
-
-def _check_writable(path: Path) -> None:
-    """Tries it on the nearest folder that exists, by a file without a name, as rights alone do not tell."""
-    nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
-    if not nearest.is_dir():
-        raise ArgumentError(
-            "`out` must be a folder in a folder.\n"
-            f"Received: {str(path)!r}, where {str(nearest)!r} is none. Choose another name.",
-            parameters=("out",),
-        )
-    with tempfile.TemporaryFile(dir=nearest):
-        pass
 
 
 def local_copy(model: keras.Model) -> keras.Model:

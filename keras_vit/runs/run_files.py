@@ -30,9 +30,9 @@ _SIGNED = re.compile(rb"keras_vit run (\w+) epoch (\d+)\Z")
 # How the files of a run begin. The card has a mark of its own; one without it is kept.
 _BEGINNINGS = {
     CONFIG: rb'\{\n  "versions": \{\n    "keras_vit": "',
-    RESULT: rb'\{\n  "test_\w+": ',
+    RESULT: rb'\{\n  "(test|best)_\w+": ',
     FAILURE: rb'\{\n  "status": "',
-    METRICS: rb"epoch,step,loss,(\w+,)+val_loss,(\w+,)+learning_rate,gradient_norm,seconds",
+    METRICS: rb"epoch,step,loss,(\w+,)*learning_rate,gradient_norm,seconds",
     REPORT: re.escape(BEGINNING.encode()),
     CURVES: PICTURE,
 }
@@ -50,10 +50,6 @@ def check_replaceable(folder: Path, config: dict[str, Any]) -> None:
     """Raises a `ValueError` unless all that a run would replace in its folder is of a run; reads only.
 
     The configuration is read and compared elsewhere, and so are the models.
-
-    Args:
-        folder: of the run.
-        config: what its `config.json` holds.
     """
     names = [name for name in _BEGINNINGS if name != CONFIG and os.path.lexists(folder / name)]
     own_files = {name: was_written_here(folder / name) for name in names}
@@ -72,9 +68,8 @@ def check_replaceable(folder: Path, config: dict[str, Any]) -> None:
 def foreign_file_error(path: Path) -> Exception:
     """The error for something else by the name of a file of a run."""
     return ArgumentError(
-        "a run replaces only files that a run has written.\n"
-        f"Received: {str(path)!r}, which is {_kind(path)}. Move it away, or choose another folder.",
-        parameters=("out",),
+        "a run replaces only files in `out` that a run has written.\n"
+        f"Received: {str(path)!r}, which is {_kind(path)}. Move it away, or choose another folder."
     )
 
 
@@ -101,15 +96,11 @@ def check_empty(path: Path) -> None:
     """Raises unless a path is free for a new run, or has what a run leaves that was killed as it began."""
     if os.path.lexists(path) and not path.is_dir():
         what = "a file" if path.exists() else "a link that leads nowhere"
-        raise ArgumentError(
-            f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name.",
-            parameters=("out",),
-        )
+        raise ArgumentError(f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name.")
     if path.exists() and not all(map(_is_nothing, path.iterdir())):
         raise ArgumentError(
             "`out` must be new or empty, or hold an unfinished run, so that nothing is lost.\n"
-            f"Received: {str(path)!r}, which is {_describe_folder(path)}. Choose another folder.",
-            parameters=("out",),
+            f"Received: {str(path)!r}, which is {_describe_folder(path)}. Choose another folder."
         )
 
 

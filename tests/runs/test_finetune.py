@@ -168,7 +168,7 @@ def test_photo_that_vanishes_during_the_training_is_named_and_may_come_back(tmp_
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda path: path.mkdir(), "0 class"),
+        (lambda path: path.mkdir(), "no class folder"),
         (lambda path: make_photos(path, 3, classes=("disc",)), "1 class"),
         (lambda path: None, "no such|there is no"),
     ],
@@ -219,7 +219,7 @@ def test_run_without_the_extra_is_refused_before_it_starts(tmp_path, monkeypatch
 
 
 def test_place_of_an_earlier_run_or_a_file_is_refused_before_the_data_is_opened(finished):
-    with pytest.raises(ValueError, match="new or empty"):
+    with pytest.raises(ValueError, match=r"a finished run(?s:.*)--epochs: 3 before"):
         finetune("no such data", finished[0].out, print_fn=quiet)
     with pytest.raises(ValueError, match="`out`"):
         finetune("no such data", finished[0].out / "result.json" / "run", print_fn=quiet)

@@ -169,7 +169,9 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("fields", KINDS, ids=str)
+@pytest.mark.parametrize(
+    "fields", [KINDS[0], *(pytest.param(each, marks=pytest.mark.nightly) for each in KINDS[1:3]), KINDS[3]], ids=str
+)
 def test_images_grow_for_models_of_every_kind(fields, tmp_path):
     config = fields.get("resnet") or tiny_config(num_layers=1, **fields)
     result, _ = run(tmp_path / "run", model=config, epochs=2)

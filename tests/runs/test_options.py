@@ -10,25 +10,27 @@ import pytest
 from conftest import tiny_config
 
 import keras_vit
+from keras_vit.runs import options
 from keras_vit.runs.finetune import finetune
-from keras_vit.runs.options import FLAGS, TASK_OPTIONS, FinetuneChanges, FinetuneOptions, changed, parse_trainable
+from keras_vit.runs.options import TASK_OPTIONS, FinetuneChanges, FinetuneOptions, changed, parse_trainable
 from keras_vit.tasks import find_task
 
-FIELDS = [field.name for field in dataclasses.fields(FinetuneOptions)]
+FIELDS = [field.name for field in options.options_of(FinetuneOptions) if field.name not in TASK_OPTIONS]
 
 
 def test_every_field_is_a_keyword_of_finetune_with_its_default_and_is_documented():
-    parameters = inspect.signature(keras_vit.finetune).parameters
+    parameters, hints = inspect.signature(keras_vit.finetune).parameters, typing.get_type_hints(FinetuneOptions)
     assert list(parameters) == ["data", "out", "options", "print_fn", "on_epoch_end", *FIELDS, *TASK_OPTIONS]
     for field in dataclasses.fields(FinetuneOptions):
         assert parameters[field.name].default == field.default, field.name
-        assert parameters[field.name].annotation == field.type, field.name
+        assert parameters[field.name].annotation == hints[field.name], field.name
         assert f"\n        {field.name}: " in FinetuneOptions.__doc__, field.name
 
 
 def test_type_of_the_keywords_has_the_fields_of_the_record():
     """`finetune(**changes)` is checked by type checkers through it; tests/typed_uses.py shows that it is."""
-    fields = {field.name: field.type for field in (*dataclasses.fields(FinetuneOptions), *TASK_OPTIONS.values())}
+    parameters = inspect.signature(keras_vit.finetune).parameters
+    fields = {name: parameters[name].annotation for name in (*FIELDS, *TASK_OPTIONS)}
     assert FinetuneChanges.__annotations__ == fields
     assert FinetuneChanges.__required_keys__ == set()
     assert typing.get_type_hints(finetune)["changes"] == typing.Unpack[FinetuneChanges]
@@ -149,8 +151,7 @@ def test_unknown_keyword_is_refused_with_the_nearest_one(tmp_path, name, hint):
 
 def test_facts_are_short_texts_and_numbers_and_of_others_the_type(tmp_path):
     facts = FinetuneOptions(model=tiny_config(), weights=tmp_path, image_size=24).facts()
-    assert list(facts) == [name for name in FIELDS if name != "task"]  # of the default task, folders say nothing
-    assert list(FLAGS) == [*FIELDS, *TASK_OPTIONS]
+    assert set(facts) == {*FIELDS} - {"task"}  # of the default task, folders say nothing
     assert (facts["model"], facts["weights"], facts["image_size"]) == ("ViTConfig", tmp_path, 24)
 
 

@@ -9,6 +9,7 @@ from conftest import make_tiny, tiny_config
 import keras_vit
 from keras_vit.config.recipes import find_recipe
 from keras_vit.data import open_source
+from keras_vit.runs.messages import plan_lines
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.preparation import SMALL_MODELS, _make_plan, _usual_batch, prepare, small_model
 
@@ -34,6 +35,15 @@ def test_micro_batches_are_the_most_that_any_process_needs_or_those_of_before(mo
     assert len(said) == 1
 
 
+@pytest.mark.parametrize(
+    ("steps", "words"), [(1, "1 step of 1 image in 1 epoch,"), (4, "4 steps of 1 image in 2 epochs,")]
+)
+def test_one_step_image_and_epoch_are_no_plurals(steps, words):
+    planned = keras_vit.plan("digits", num_images=2, batch_size=1, steps=steps)
+    lines = [*plan_lines(make_tiny(num_layers=1), 5, planned, ())]
+    assert words in " ".join(lines)
+
+
 def test_train_images_leave_so_many_to_train_on():
     source = open_source((np.zeros((20, 8, 8, 1), "uint8"), np.arange(20) % 2))
     found = prepare(source, FinetuneOptions(model=tiny_config(num_layers=1), image_size=8, train_images=7), print)
@@ -51,3 +61,11 @@ def test_small_models_are_below_a_million_parameters():
 def test_longest_side_decides_which_one_it_is(height, width, kind):
     pair = (np.zeros((9, height, width, 1), "uint8"), np.arange(9) % 3)
     assert small_model(open_source({"train": pair, "test": pair})) is SMALL_MODELS[kind]
+
+
+def test_data_of_train_alone_say_what_to_do():
+    source = open_source({"train": (np.zeros((9, 8, 8, 1), "uint8"), np.arange(9) % 3)})
+    with pytest.raises(ValueError, match=r"{'train': 9}\. Add a test set; or pass the arrays of train alone"):
+        prepare(source, FinetuneOptions(model=tiny_config(num_layers=1), image_size=8), print)
+    with pytest.raises(ValueError, match=r"the split 'test'(?s:.*) measure all of them, pass split=.train"):
+        source.split("test")

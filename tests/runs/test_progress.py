@@ -7,7 +7,7 @@ import time
 import pytest
 
 from keras_vit.config.progressive_resizing import growing_stages
-from keras_vit.runs.progress import Heartbeat, Progress, _bar, with_heartbeat
+from keras_vit.runs.progress import Heartbeat, Progress, _bar, heartbeat
 
 
 class Plan:
@@ -176,12 +176,12 @@ def test_output_that_fails_is_tried_again_after_a_minute_only(monkeypatch):
 
 
 def test_only_print_without_a_terminal_gets_lines(monkeypatch):
-    @with_heartbeat
-    def run(data, out, options=None, *, print_fn=print):
-        return print_fn
+    def given(print_fn=print):
+        with heartbeat(print_fn) as lines:
+            return lines
 
-    assert isinstance(run(None, ""), Heartbeat)  # pytest's output is none
-    assert run(None, "", print_fn=str) is str
+    assert isinstance(given(), Heartbeat)  # pytest's output is none
+    assert given(str) is str
 
     class Terminal(io.StringIO):
         def isatty(self):
@@ -189,6 +189,6 @@ def test_only_print_without_a_terminal_gets_lines(monkeypatch):
 
     monkeypatch.setattr("sys.stdout", Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    assert run(None, "") is print
+    assert given() is print
     monkeypatch.setenv("TERM", "dumb")  # cannot write a line anew
-    assert isinstance(run(None, ""), Heartbeat)
+    assert isinstance(given(), Heartbeat)

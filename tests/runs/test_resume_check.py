@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import ROOT
 from run_files import assert_same_run
 from stopped_runs import killed_run, run
 
@@ -50,8 +50,14 @@ def test_finished_run_is_refused_whatever_is_asked_and_sweeps_what_a_kill_left(u
         with pytest.raises(ValueError, match="`out`"):
             run(undisturbed.out, resume=resume)
     assert not (undisturbed.out / "checkpoints").exists()
-    with pytest.raises(ValueError, match=r"finished run of 3 epochs, whose learning rate falls(?s:.*)another `out`"):
+    with pytest.raises(ValueError, match=r"learning rate falls up to .* another `out`(?s:.*)finished run of 3 epochs"):
         run(undisturbed.out, epochs=4)
+    for other, words in (({"epochs": 2}, "--epochs: .* 2 now"), ({"seed": 1, "epochs": 4}, "--seed: 0 before, 1 now")):
+        with pytest.raises(
+            ValueError, match=rf"finished run, which differs in:(?s:.*){words}(?s:.*)another folder"
+        ) as error:
+            run(undisturbed.out, **other)
+        assert ("make the run longer" in str(error.value)) == (other["epochs"] > 3)
     with pytest.raises(ValueError, match=r'`resume="must"`(?s:.*)finished'):
         run(undisturbed.out, resume="must")
 
@@ -65,8 +71,7 @@ def test_finished_run_of_a_constant_rate_is_made_longer_also_after_a_kill(tmp_pa
     rate = {"schedule": "linear", "learning_rate": 1e-3, "final_learning_rate": 1e-3}
     warmup = {"warmup_fraction": None} | warmup if warmup else {}  # a share of all steps, by default
     recipe = dataclasses.replace(keras_vit.find_recipe("digits"), **rate, **warmup)
-    constant = {"recipe": recipe, "model": tiny_config(num_layers=1), "checkpoint_every": None}  # without dropout
-    constant["batch_size"] = batch_size
+    constant = {"recipe": recipe, "checkpoint_every": None, "batch_size": batch_size}  # with dropout
     run(tmp_path / "run", epochs=2, **constant)
     plan = json.loads((tmp_path / "run" / "config.json").read_text())["plan"]
     killed_run(tmp_path / "run", step=15, **constant)
