@@ -15,7 +15,7 @@ from keras_vit.checks import ArgumentError, check_choice, check_installed, check
 from keras_vit.embedding.embedder import read_photo_bytes
 from keras_vit.embedding.manifest import read_manifest
 from keras_vit.embedding.neighbors import SEARCHES, Index, Rows, cosines, unit_vectors
-from keras_vit.embedding.photo_lists import LIST, LIST_ADVICE, PhotoList, photo_key, photo_location, read_list
+from keras_vit.embedding.photo_lists import PhotoList, list_error, photo_key, photo_location, read_list
 from keras_vit.files import atomic_write
 from keras_vit.images.numpy_pipeline import decode_photo
 from keras_vit.images.pillow_formats import PillowError
@@ -40,20 +40,13 @@ _Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class NearDuplicates:
-    """Pairs of rows, the most similar first; of equal ones those of lower rows.
+    """Pairs of rows, the most similar first; of equal ones those of lower rows."""
 
-    Attributes:
-        first, second: int64 `(n,)`, rows; the first is the lower one.
-        similarities: float32 `(n,)`, cosines.
-        number: of all pairs, of which the most similar 1,000,000 are kept.
-        groups: int64 `(N,)`, the group of each row, from 0 on by the lowest row; -1 for a row without a pair.
-    """
-
-    first: np.ndarray
+    first: np.ndarray  # int64 `(n,)`, the lower row of each pair
     second: np.ndarray
-    similarities: np.ndarray
-    number: int
-    groups: np.ndarray
+    similarities: np.ndarray  # float32 `(n,)`, cosines
+    number: int  # of all pairs, of which the most similar 1,000,000 are kept
+    groups: np.ndarray  # int64 `(N,)`, the group of each row, from 0 on by the lowest row; -1 for one without a pair
 
 
 def near_duplicates(
@@ -64,14 +57,10 @@ def near_duplicates(
     most: int = MOST_PAIRS,
     say: Callable[[str], Any] = lambda line: None,
 ) -> NearDuplicates:
-    """Finds all pairs of rows whose cosine is at least `threshold`.
+    """Finds all pairs of rows of real `(N, D)` whose cosine is at least `threshold`, and keeps the `most` similar.
 
-    Args:
-        vectors: real `(N, D)`; rows without a direction have no pair.
-        threshold: above 0, and at most 1.
-        engine: `"numpy"`, which finds all, or `"faiss"`, which may miss some.
-        most: pairs to keep.
-        say: called with lines on the progress, if it takes longer than seconds.
+    Rows without a direction have no pair. The engine `"numpy"` finds all, and `"faiss"` may miss some. `say` is called
+    with lines on the progress, if it takes longer than seconds.
     """
     check_search(threshold, engine)
     kept: _Pairs = (np.empty(0, "int64"), np.empty(0, "int64"), np.empty(0, "float32"))
@@ -94,10 +83,7 @@ def check_search(threshold: float, engine: str) -> None:
     check_choice("engine", engine, SEARCHES)
     check_number("threshold", threshold)
     if not 0 < threshold <= 1:
-        raise ArgumentError(
-            f"`threshold` is a cosine above 0, and at most 1.\nReceived: threshold={threshold}.",
-            parameters=("threshold",),
-        )
+        raise ArgumentError(f"`threshold` is a cosine above 0, and at most 1.\nReceived: threshold={threshold}.")
     if engine == "faiss":
         check_installed("faiss", 'engine="faiss" searches by it', "search")
 
@@ -186,11 +172,7 @@ def write_table(path: Path, rows: Rows, found: NearDuplicates) -> None:
 
 
 def read_photo_list(vectors: Path, top: Path | None) -> PhotoList:
-    """The list of a job's photos, with the folder in which they are looked for.
-
-    Args:
-        vectors: the job's folder.
-        top: from which their paths count; by default where the job found them.
+    """The list of the photos of a job's folder, with that from which their paths count, by default where it found them.
 
     Raises:
         ValueError: if the folder is unknown or missing, or the list is another one.
@@ -200,33 +182,22 @@ def read_photo_list(vectors: Path, top: Path | None) -> PhotoList:
     if place is None:
         raise ArgumentError(
             "`photos_in` must be given, since the version that wrote the vectors did not note the photos' folder.\n"
-            "Received: none.",
-            parameters=("photos_in",),
+            "Received: none."
         )
     if top is not None and not os.path.isdir(top):
-        raise ArgumentError(
-            f"`photos_in` must be a folder.\nReceived: {printable(top)}, where none is.", parameters=("photos_in",)
-        )
+        raise ArgumentError(f"`photos_in` must be a folder.\nReceived: {printable(top)}, where none is.")
     listed = read_list(vectors, Path(place))
     if listed.fingerprint() != manifest.photos_sha256:
-        raise ValueError(
-            "the list of photos must be as the job wrote it.\n"
-            f"Received: {printable(vectors / LIST)}, which has changed. {LIST_ADVICE}"
-        )
+        raise list_error(vectors, "which has changed", "vectors")
     return listed
 
 
 def write_pairs_page(
     folder: Path, photos: PhotoList, found: NearDuplicates, threshold: float, counts: dict[str, int]
 ) -> int:
-    """Writes `folder/duplicates.html`, and gives the number of photos that it would show and could not read.
+    """Writes `folder/duplicates.html` of the 200 most similar pairs, and gives the number of photos it cannot show.
 
-    Args:
-        folder: is made if need be.
-        photos: of the rows.
-        found: their pairs, of which the 200 most similar are shown.
-        threshold: the least cosine of a pair.
-        counts: by their names, for the head of the page.
+    `counts` stand by their names at the head of the page.
     """
     rows = zip(found.first[:_MOST_SHOWN].tolist(), found.second[:_MOST_SHOWN].tolist(), strict=True)
     pairs = [*zip(found.similarities[:_MOST_SHOWN].tolist(), rows, strict=True)]

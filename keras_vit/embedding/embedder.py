@@ -7,14 +7,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import ArgumentError, check_choice, check_positive_int, with_parameters
+from keras_vit.checks import check_choice, check_positive_int, with_parameters
 from keras_vit.embedding.loaders import OUTPUTS, LoadedModel, open_model
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.files import FileKindError, expand_path, missing_reason
+from keras_vit.files import expand_path
 from keras_vit.images.byte_ranges import ByteRange, photo_bytes
 from keras_vit.images.numpy_pipeline import decode_photo
 from keras_vit.images.pillow_formats import PillowError
-from keras_vit.images.validation import package_error, reason_by_suffix
+from keras_vit.images.validation import package_error, reading_error, reason_by_suffix
 
 OK = "ok"  # the status of a photo that was embedded
 Photo: TypeAlias = bytes | bytearray | memoryview | FilePath | ByteRange | PillowError
@@ -139,14 +139,7 @@ class Embedder:
         images = np.zeros((max(len(photos), 1), *opened.image_size, opened.channels), dtype)
         for image, photo in zip(images, photos, strict=False):
             statuses.append(self._read(photo, image))
-        found = opened.run(images)
-        if self.outputs not in found:
-            raise ArgumentError(
-                f"`outputs` must be one of those that the model has, {', '.join(found)}.\n"
-                f"Received: outputs={self.outputs!r}, model={self.model!r}.",
-                parameters=("outputs", "model"),
-            )
-        rows = np.array(found[self.outputs], "float32")
+        rows = np.array(opened.rows(images, self.outputs, self.model), "float32")
         rows[[number for number, status in enumerate(statuses) if status != OK]] = np.nan
         return statuses, rows
 
@@ -187,9 +180,5 @@ def read_photo_bytes(photo: Any) -> bytes:
         raise TypeError(f"a photo must be its bytes or its path.\nReceived: {photo!r:.80} of {type(photo).__name__}.")
     try:
         return photo_bytes(photo if isinstance(photo, ByteRange) else os.fspath(photo))
-    except FileNotFoundError:
-        raise PillowError(missing_reason(str(photo))) from None
-    except FileKindError as error:
-        raise PillowError(error.reason) from None
     except (OSError, ValueError) as error:
-        raise PillowError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise PillowError(reading_error(str(photo), error)) from None

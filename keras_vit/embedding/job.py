@@ -9,21 +9,21 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import ArgumentError, check_choice, check_positive_int, cores, with_parameters
+from keras_vit.checks import ArgumentError, PositiveInt, cores, one_of, validate, with_parameters
 from keras_vit.embedding.embedder import OK, Embedder
 from keras_vit.embedding.loaders import ENGINE_FILE, OUTPUTS, check_engine, engine_of, is_exported, prepare
-from keras_vit.embedding.manifest import MANIFEST, Manifest, files_sha256, read_manifest
-from keras_vit.embedding.part_files import FORMS, PartError, check_form, part_error, read_part, read_statuses
+from keras_vit.embedding.manifest import FORMS, MANIFEST, Manifest, files_sha256, read_manifest
+from keras_vit.embedding.part_files import PartError, check_form, part_error, read_part, read_statuses
 from keras_vit.embedding.photo_lists import (
     LIST,
-    LIST_ADVICE,
     PhotoList,
     check_files_exist,
+    list_error,
     list_photos,
     list_sha256,
     of_read_kind,
@@ -33,18 +33,9 @@ from keras_vit.embedding.photo_lists import (
 )
 from keras_vit.embedding.pool import JobSetup, Pool, compute_part
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.files import (
-    ABANDONED,
-    PREFIX,
-    atomic_write,
-    expand_path,
-    lock_dir,
-    read_head,
-    remove_partial_files,
-    unlock,
-)
+from keras_vit.files import ABANDONED, PREFIX, atomic_write, expand_path, lock_dir, remove_partial_files, unlock
 from keras_vit.images.validation import BadImage, count_reasons
-from keras_vit.pages.formatting import Pace, plural, printable, spreadsheet_cell
+from keras_vit.pages.formatting import Pace, check_table_place, plural, printable, spreadsheet_cell
 from keras_vit.runs.load import check_run, variant_and_weights
 from keras_vit.weights.checkpoint import Checkpoint, file_in, read_checkpoint
 from keras_vit.weights.resolve import find_file
@@ -63,52 +54,32 @@ _NO_GAPS = " An array of SLURM must have no gaps, as --array=0-7."
 
 @dataclasses.dataclass(frozen=True)
 class JobOptions:
-    """Options of a job; `None` is the default, or what the job started with.
+    """Options of a job, some as `Embedder` has them; `None` is the default, or what the job started with."""
 
-    Attributes:
-        outputs, engine, precision, weights, threads, batch_size: as `Embedder` takes them.
-        part: photos of a part.
-        form: `"parquet"` or `"npz"`.
-        processes: how many compute; by default one a core, as memory allows.
-        shard: `(i, n)`: this job computes each n-th part, from the i-th on.
-    """
-
-    outputs: str | None = None
-    engine: str | None = None
-    precision: str | None = None
+    outputs: Annotated[str, one_of(OUTPUTS)] | None = None
+    engine: Annotated[str, one_of(ENGINES)] | None = None
+    precision: Annotated[str, one_of(ENGINE_PRECISIONS)] | None = None
     weights: str | None = None
-    threads: int | None = None
-    batch_size: int | None = None
-    part: int | None = None
-    form: str | None = None
-    processes: int | None = None
-    shard: tuple[int, int] = (0, 1)
+    threads: PositiveInt | None = None
+    batch_size: PositiveInt | None = None
+    part: PositiveInt | None = None  # photos of a part
+    form: Annotated[str, one_of(FORMS)] | None = None
+    processes: PositiveInt | None = None  # how many compute; by default one a core, as memory allows
+    shard: tuple[int, int] = (0, 1)  # (i, n): this job computes each n-th part, from the i-th on
 
     def __post_init__(self) -> None:
-        choices = {"outputs": OUTPUTS, "engine": ENGINES, "precision": ENGINE_PRECISIONS, "form": FORMS}
-        for name, known in choices.items():
-            if getattr(self, name) is not None:
-                check_choice(name, getattr(self, name), known)
-        for name in ("threads", "batch_size", "part", "processes"):
-            if getattr(self, name) is not None:
-                check_positive_int(name, getattr(self, name))
+        validate(self)
 
 
 def embed(
     photos: FilePath, model: str, out: FilePath, options: JobOptions, say: Callable[[str], Any] = print
 ) -> Manifest:
-    """Embeds photos, or resumes a job that does so.
-
-    Args:
-        photos: as `list_photos` takes them.
-        model: as `Embedder` takes it.
-        out: the folder of the job.
-        options: `JobOptions`.
-        say: called with lines of text.
+    """Embeds photos, as `list_photos` takes them, into the folder `out`, or resumes a job that does so.
 
     Raises:
         ValueError: for photos, a model or options that cannot be or are not those of the job, where a shard or most
-            photos are gone, for a part that is not one of the job, and at the end for those that failed or are damaged.
+            photos are gone, for a part that is not one of the job, and at the end for those that failed or are damaged,
+            or where no photo could be read.
         ImportError: if a package is missing.
         OSError: if the folder cannot be written, and on Windows.
         WorkerError: if the system ends a process that computes. The same call goes on.
@@ -117,13 +88,9 @@ def embed(
         raise OSError("a job needs pipes and signals of Linux or macOS.\nReceived: Windows. Use `Embedder`.")
     folder = expand_path(out)
     if folder.resolve() == expand_path(photos).resolve():
-        raise ArgumentError(
-            f"`out` must be a folder of its own.\nReceived: {str(out)!r}, where the photos are.", parameters=("out",)
-        )
+        raise ArgumentError(f"`out` must be a folder of its own.\nReceived: {str(out)!r}, where the photos are.")
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise ArgumentError(
-            f"`out` must be a folder.\nReceived: {str(out)!r}, where something else is.", parameters=("out",)
-        )
+        raise ArgumentError(f"`out` must be a folder.\nReceived: {str(out)!r}, where something else is.")
     if os.path.lexists(expand_path(photos)):  # what is cheap, before a walk of minutes
         if not os.path.lexists(folder / MANIFEST):
             check_form(options.form or FORMS[0])
@@ -154,6 +121,7 @@ def embed(
         remove_partial_files(folder, ABANDONED)  # of killed workers; nothing else may be written here any more
         rows = f"{plural(manifest.photos, 'row')} in {plural(manifest.parts, 'part')}"
         say(f"done: {rows}, {describe_broken(folder, broken)}")
+        check_some_read(folder, manifest, broken)
     else:
         shard = f"shard {options.shard[0]}/{options.shard[1]}"
         say(f"done: {plural(len(parts), 'part')} of {shard}, which is all of it; other shards are not done")
@@ -254,11 +222,7 @@ def _check_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callab
 
 def _check_same_list(listed: PhotoList, folder: Path, manifest: Manifest) -> None:
     if listed.fingerprint() != manifest.photos_sha256 or len(listed.entries) != manifest.photos:
-        raise ArgumentError(
-            "the list of photos must be as the job wrote it.\n"
-            f"Received: {printable(folder / LIST)}, which differs from the manifest. {LIST_ADVICE}",
-            parameters=("out",),
-        )
+        raise list_error(folder, "which differs from the manifest", "out")
 
 
 def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, say: Callable[[str], Any]) -> None:
@@ -270,8 +234,7 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
     if outputs != "features" and checkpoint is not None and checkpoint.classes is None:
         raise ArgumentError(
             "`outputs` must be one that the model has, features.\n"
-            f"Received: outputs={outputs!r}, model={model!r}, which has no head and no projection.",
-            parameters=("outputs", "model"),
+            f"Received: outputs={outputs!r}, model={model!r}, which has no head and no projection."
         )
     engine, precision = options.engine or "auto", options.precision
     opened, weights = Embedder(model).model, options.weights
@@ -284,7 +247,9 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
         for file in sorted(Path(place).iterdir()):
             with atomic_write(folder / file.name) as part:
                 Path(part).write_bytes(file.read_bytes())
-    is_before = outputs == "features" and checkpoint is not None and checkpoint.embeds()
+    is_before = (
+        outputs == "features" and checkpoint is not None and (checkpoint.embeds() or checkpoint.lacks_projection())
+    )
     if is_before:
         say("these features stand before a projection: a search by words needs --outputs logits")
     batch_size = options.batch_size or _BATCH
@@ -398,7 +363,7 @@ def _compute(
     if faults:
         number, fault = min(faults.items())
         raise ValueError(
-            f"{len(faults):,} of {len(missing):,} parts could not be computed; the others are there.\n"
+            f"{len(faults):,} of {plural(len(missing), 'part')} could not be computed; the others are there.\n"
             f"Received: {manifest.describe(number)}: {fault}. Run the same command again."
         )
 
@@ -426,10 +391,6 @@ def _processes(folder: Path, model: str, manifest: Manifest) -> int:
 
 def check_job(out: FilePath, say: Callable[[str], Any] = print) -> tuple[Manifest, list[BadImage]]:
     """Reads all parts of a job, and gives its manifest and the photos that are broken.
-
-    Args:
-        out: the folder of the job.
-        say: called with a line about shards that have changed since.
 
     Raises:
         ValueError: for another folder, for parts that are missing or damaged, of which the message names ten, and for
@@ -476,18 +437,11 @@ def check_parts(folder: Path, manifest: Manifest, parts: Sequence[int], listed: 
             faults.append(error)
     if faults:
         wanted = sum(len(manifest.rows(number)) for number in parts)
-        raise parts_error(folder, faults, len(parts), f"{rows:,} of {wanted:,} rows are there; ")
+        raise parts_error(folder, faults, len(parts), f"{rows:,} of {plural(wanted, 'row')} are there; ")
 
 
 def parts_error(folder: Path, faults: Sequence[PartError], parts: int, rows: str = "") -> ValueError:
-    """The error that names parts which are missing or damaged.
-
-    Args:
-        folder: of the job.
-        faults: of the parts, at least one.
-        parts: how many were checked.
-        rows: text before the number of parts.
-    """
+    """The error that names parts which are missing or damaged, of so many; `rows` is text before their number."""
     more = f"; and {len(faults) - _MOST_NAMED:,} more" if len(faults) > _MOST_NAMED else ""
     named = "; ".join(fault.description for fault in faults[:_MOST_NAMED])
     is_missing, is_one = all(fault.is_missing for fault in faults), len(faults) == 1
@@ -495,7 +449,7 @@ def parts_error(folder: Path, faults: Sequence[PartError], parts: int, rows: str
     after = "The" if is_missing else f"Move {'it' if is_one else 'the damaged ones'} away; the"
     return ValueError(
         "every part must be as the job wrote it.\n"
-        f"Received: {printable(folder)}: {rows}{len(faults):,} of {parts:,} parts {what}: {named}{more}. "
+        f"Received: {printable(folder)}: {rows}{len(faults):,} of {plural(parts, 'part')} {what}: {named}{more}. "
         f"{after} same command computes {'it' if is_one else 'them'}."
     )
 
@@ -508,15 +462,18 @@ def describe_broken(folder: Path, broken: Sequence[BadImage]) -> str:
     return f"{len(broken):,} of them of broken photos ({kinds}), with reasons in {printable(folder / BROKEN)}"
 
 
+def check_some_read(folder: Path, manifest: Manifest, broken: Sequence[BadImage]) -> None:
+    """Raises a `ValueError` if all photos are broken."""
+    if len(broken) == manifest.photos:
+        raise ValueError(f"no photo could be read; {printable(folder / BROKEN)} says why")
+
+
 def write_broken(folder: Path, manifest: Manifest) -> list[BadImage]:
     """Writes the list of broken photos of a finished job, if there are any, and gives them."""
     path = folder / BROKEN
-    if os.path.lexists(path) and not (read_head(path) or b"").startswith(",".join(_COLUMNS).encode()):
-        raise ArgumentError(
-            f"a job replaces only files of a job.\nReceived: {str(path)!r}. Move it away.", parameters=("out",)
-        )
     rows = [row for number in range(manifest.parts) for row in _broken(folder, manifest, number)]
-    if rows or path.exists():
+    if rows or os.path.lexists(path):
+        check_table_place(path, _COLUMNS)
         with atomic_write(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([_COLUMNS, *rows])
     return [BadImage(photo, reason) for _, photo, reason in rows]
@@ -529,11 +486,7 @@ def _broken(folder: Path, manifest: Manifest, number: int) -> Iterator[tuple[int
 
 
 def cluster_shard(text: str | None, environment: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """`(i, n)`, the number of this job from 0 on, and how many there are; `(0, 1)` of one alone.
-
-    Args:
-        text: as `"2/8"`; `None` reads the variables.
-        environment: by default that of the process.
+    """`(i, n)` of a text as `"2/8"`, else of variables: the number of this job from 0 on, and how many there are.
 
     Raises:
         ValueError: for what are no such numbers.

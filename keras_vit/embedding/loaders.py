@@ -23,28 +23,29 @@ ENGINE_FILE = "keras_vit-engine.onnx"
 
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
-    """A model that computes outputs of photos.
+    """A model that computes outputs of photos."""
 
-    Attributes:
-        run: from prepared photos `(B, H, W, C)` to float32 arrays by the names of outputs.
-        preprocessing: how a photo is prepared.
-        image_size: `(H, W)` that the model takes.
-        takes: `"images"`, floats as the preprocessing gives them; or `"pixels"`, the same as whole grey levels.
-        engine: which software computes, as `"onnxruntime"`.
-        software: its name and version.
-    """
-
-    run: Callable[[np.ndarray], dict[str, np.ndarray]]
+    run: Callable[[np.ndarray], dict[str, np.ndarray]]  # from prepared `(B, H, W, C)` to float32 by names of outputs
     preprocessing: Preprocessing
-    image_size: tuple[int, int]
-    takes: str
-    engine: str
-    software: str
+    image_size: tuple[int, int]  # (H, W) that the model takes
+    takes: str  # "images", floats as the preprocessing gives them; or "pixels", the same as whole grey levels
+    engine: str  # as "onnxruntime"
+    software: str  # its name and version
 
     @property
     def channels(self) -> int:
         """C of the photos."""
         return len(self.preprocessing.mean)
+
+    def rows(self, images: np.ndarray, outputs: str, model: str) -> np.ndarray:
+        """The outputs of prepared photos; raises for those that the model, as it was given, does not have."""
+        found = self.run(images)
+        if outputs not in found:
+            raise ArgumentError(
+                f"`outputs` must be one of those that the model has, {', '.join(found)}.\n"
+                f"Received: outputs={outputs!r}, model={model!r}."
+            )
+        return found[outputs]
 
     def prepare(self, pixels: np.ndarray) -> np.ndarray:
         """A photo as `run` takes it, of uint8 `(H, W, C)`."""
@@ -62,14 +63,7 @@ def open_model(
     threads: int | None = None,
     weights: str | None = None,
 ) -> LoadedModel:
-    """Opens a model.
-
-    Args:
-        given: as `Embedder` takes it.
-        engine: one of `formats.ENGINES`.
-        precision: of the engine; by default float32. A file has its own.
-        threads: of the engine.
-        weights: of a variant.
+    """Opens a model; arguments as `Embedder` takes them.
 
     Raises:
         ValueError: for a model that cannot answer for photos of any size, or an engine that cannot be.
@@ -143,8 +137,7 @@ def check_engine(model: str, engine: str) -> None:
     if engine not in ("auto", its_own):
         raise ArgumentError(
             f"a file is opened by its own software, {its_own}.\n"
-            f'Received: engine="{engine}", model={model!r}. Pass the model that it was written from.',
-            parameters=("model", "engine"),
+            f'Received: engine="{engine}", model={model!r}. Pass the model that it was written from.'
         )
 
 
@@ -154,14 +147,12 @@ def _file_facts(place: Path, facts: dict[str, Any], precision: str | None) -> tu
     if not isinstance(fields, dict):
         raise ArgumentError(
             "an exported file must be one that keras_vit wrote, which says how photos are prepared for it.\n"
-            f"Received: model={str(place)!r}, which does not say it.",
-            parameters=("model",),
+            f"Received: model={str(place)!r}, which does not say it."
         )
     if precision not in (None, facts.get("precision")):
         raise ArgumentError(
             f"a file has the precision that it was written in, {facts.get('precision')}.\n"
-            f'Received: precision="{precision}", model={str(place)!r}.',
-            parameters=("model", "precision"),
+            f'Received: precision="{precision}", model={str(place)!r}.'
         )
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
     record = Preprocessing(**values)
@@ -187,27 +178,11 @@ def _has_versions(place: Path) -> bool:
 
 
 def prepare(
-    model: str,
-    weights: str | None,
-    outputs: str,
-    engine: str,
-    precision: str | None,
-    threads: int,
-    folder: str,
+    model: str, weights: str | None, outputs: str, engine: str, precision: str | None, threads: int, folder: str
 ) -> dict[str, Any]:
     """Opens a model once, and gives facts for the manifest, ready for JSON.
 
-    Args:
-        model: as `Embedder` takes it.
-        weights: of a variant.
-        outputs: one of `OUTPUTS`.
-        engine: one of `formats.ENGINES`.
-        precision: of the engine.
-        threads: of the engine.
-        folder: an empty one, where the file of ONNX Runtime is written.
-
-    Raises:
-        ValueError, ImportError, ExportError: as `open_model`.
+    Arguments are as `Embedder` takes them; the file of ONNX Runtime is written into `folder`. Raises as `open_model`.
     """
     given, file = model, None
     if not is_exported(model):
@@ -229,16 +204,10 @@ def prepare(
         of_process = engine in ("tensorflow", "xla")  # whose threads are the environment's
         opened = open_model(given, engine, precision, None if of_process else threads, weights)
     dtype = "float32" if opened.takes == "images" else "uint8"
-    found = opened.run(np.zeros((1, *opened.image_size, opened.channels), dtype))
-    if outputs not in found:
-        raise ArgumentError(
-            f"`outputs` must be one of those that the model has, {', '.join(found)}.\n"
-            f"Received: outputs={outputs!r}, model={model!r}.",
-            parameters=("outputs", "model"),
-        )
+    rows = opened.rows(np.zeros((1, *opened.image_size, opened.channels), dtype), outputs, model)
     record = dataclasses.asdict(opened.preprocessing)
     return {
-        "width": int(found[outputs].shape[1]),
+        "width": int(rows.shape[1]),
         "engine": opened.engine,
         "precision": precision if is_exported(model) else precision or "float32",
         "preprocessing": record,

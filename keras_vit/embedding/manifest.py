@@ -6,15 +6,14 @@ import io
 import json
 import os
 import re
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, TypeAlias, cast
 
-from keras_vit.checks import ArgumentError
+from keras_vit.checks import ArgumentError, check_text, one_of, validate
 from keras_vit.embedding.loaders import ENGINE_FILE, OUTPUTS
 from keras_vit.files import atomic_write, json_object, open_regular
+from keras_vit.images.photo_files import near_names
 from keras_vit.pages.formatting import plural, printable
 from keras_vit.version import __version__
 
@@ -22,69 +21,71 @@ MANIFEST = "manifest.json"
 _KIND = "an embedding of photos, 1"
 _MOST_BYTES = 1 << 26  # of a job with some 500,000 shards
 _MOST = 10**11  # photos whose list a job reads: 16 GiB of lines
-_COUNT = (f"an integer of 1 to {_MOST:,}", lambda value: type(value) is int and 1 <= value <= _MOST)
-_TEXT = ("a text", lambda value: isinstance(value, str))
-_DIGEST = ("64 hexadecimal digits", lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value))
-# What fields must be: by their types, and by their names.
-_OF_TYPES = {int: _COUNT, str: _TEXT, bool: ("true or false", lambda value: isinstance(value, bool))}
-_OF_TYPES[dict[str, Any]] = ("an object", lambda value: isinstance(value, dict))
-_OF_NAMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "form": ("parquet or npz", lambda value: value in ("parquet", "npz")),
-    "outputs": (f"one of {', '.join(OUTPUTS)}", lambda value: value in OUTPUTS),
-    "file": (ENGINE_FILE, lambda value: value == ENGINE_FILE),
-    "top": ("a path", lambda value: isinstance(value, str) and "\0" not in value),
-    "shards": ("an object of two integers for each shard", lambda value: _are_states(value)),
-}
+FORMS = ("parquet", "npz")
+
+
+def _must_be(rule: str, fits: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
+    """A check of a field."""
+
+    def check(name: str, value: Any) -> Any:
+        if not fits(value):
+            raise ValueError(f"`{name}` must be {rule}.\nReceived: {value!r:.80}")
+        return value
+
+    return check
+
+
+def _are_states(value: Any) -> bool:
+    states = value.values() if isinstance(value, dict) else [None]
+    return all(isinstance(state, (list, tuple)) and [*map(type, state)] == [int, int] for state in states)
+
+
+_Text: TypeAlias = Annotated[str, check_text]
+_Count: TypeAlias = Annotated[
+    int, _must_be(f"an integer of 1 to {_MOST:,}", lambda value: type(value) is int and 1 <= value <= _MOST)
+]
+_Digest: TypeAlias = Annotated[
+    str, _must_be("64 hexadecimal digits", lambda text: isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text))
+]
+_Path: TypeAlias = Annotated[str, _must_be("a path", lambda text: isinstance(text, str) and "\0" not in text)]
+_Fields: TypeAlias = Annotated[dict[str, Any], _must_be("an object", lambda value: isinstance(value, dict))]
+_States: TypeAlias = Annotated[
+    Mapping[str, Sequence[int]], _must_be("an object of two integers for each shard", _are_states)
+]
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """A job, ready for JSON.
+    """A job, ready for JSON; the last three fields are `None` of earlier versions."""
 
-    Attributes:
-        photos: how many there are.
-        photos_sha256: of their list.
-        part: photos of a part, but for the last.
-        form: `"parquet"` or `"npz"`.
-        outputs: the name of the columns' vectors.
-        width: numbers of a vector.
-        model: as given.
-        model_sha256: of its files.
-        engine: that computes, with `precision` and `threads`.
-        batch_size: photos that the engine gets at once, always as many.
-        preprocessing: fields of the record, with their digest in `preprocessing_sha256`.
-        file: name of the file that the engine opens, in the job's folder; `None` for the model itself.
-        file_sha256: of that file.
-        software: of the engine, with its version.
-        keras_vit: the version that started it.
-        before_projection: whether vectors are features before the projection of an image tower, which no text is
-            compared with; `None` of earlier versions.
-        top: the folder from which the photos' paths count, where the job began; `None` of earlier versions.
-        shards: size and `st_mtime_ns` of each shard when the job began, by its path; `None` of earlier versions.
-    """
-
-    photos: int
-    photos_sha256: str
-    part: int
-    form: str
-    outputs: str
-    width: int
-    model: str
-    model_sha256: str
-    engine: str
-    precision: str | None
-    threads: int
-    batch_size: int
-    preprocessing: dict[str, Any]
-    preprocessing_sha256: str
-    file: str | None
-    file_sha256: str | None
-    software: str
-    keras_vit: str = __version__
-    weights: str | None = None
-    top: str | None = None
+    photos: _Count
+    photos_sha256: _Digest  # of their list
+    part: _Count  # photos of a part, but for the last
+    form: Annotated[str, one_of(FORMS)]
+    outputs: Annotated[str, one_of(OUTPUTS)]  # the name of the columns' vectors
+    width: _Count  # numbers of a vector
+    model: _Text  # as given
+    model_sha256: _Digest  # of its files
+    engine: _Text
+    precision: _Text | None
+    threads: _Count
+    batch_size: _Count  # photos that the engine gets at once, always as many
+    preprocessing: _Fields  # of the record
+    preprocessing_sha256: _Digest
+    file: Annotated[str, one_of((ENGINE_FILE,))] | None  # that the engine opens; `None` for the model itself
+    file_sha256: _Digest | None
+    software: _Text  # of the engine, with its version
+    keras_vit: _Text = __version__  # that started it
+    weights: _Text | None = None
+    top: _Path | None = None  # the folder from which the photos' paths count, where the job began
+    # Whether vectors are features before the projection of an image tower, which no text is compared with.
     before_projection: bool | None = None
-    shards: Mapping[str, Sequence[int]] | None = None
+    shards: _States | None = None  # size and `st_mtime_ns` of each shard when the job began, by its path
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if (self.file is None) != (self.file_sha256 is None):
+            raise ValueError("`file` must have its `file_sha256`.\nReceived: one without the other")
 
     @property
     def fingerprint(self) -> str:
@@ -114,11 +115,7 @@ class Manifest:
         return f"{self.name(number)} (rows {rows[0]:,} to {rows[-1]:,})"
 
     def describe_changed(self, states: Mapping[str, Sequence[int]]) -> list[str]:
-        """A line about shards that have changed since the job began, if there are any.
-
-        Args:
-            states: of shards now; those that are gone are left out.
-        """
+        """A line about shards whose states now are not those when the job began, if there are any."""
         known = self.shards or {}
         changed = sorted(file for file, state in states.items() if file in known and [*known[file]] != [*state])
         if not changed:
@@ -135,11 +132,7 @@ class Manifest:
             Path(part).write_text(f"{text}\n", encoding="utf-8")
 
     def check(self, requested: dict[str, Any]) -> None:
-        """Raises a `ValueError` unless the options are those that the job started with; `None` is any value.
-
-        Args:
-            requested: values by the names of fields.
-        """
+        """Raises a `ValueError` unless the fields are those that the job started with; `None` is any value."""
         for name, value in requested.items():
             if value is None or (name == "engine" and value == "auto") or getattr(self, name) == value:
                 continue
@@ -153,24 +146,20 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a job.
-
-    Raises:
-        ValueError: if it is missing, damaged, or of something else.
-    """
+    """The manifest of a job; raises a `ValueError` if it is missing, damaged, or of something else."""
     path = folder / MANIFEST
     if not os.path.lexists(path):
         what = f"without a {MANIFEST}, so of no job" if os.path.lexists(folder) else "where nothing is"
         raise ArgumentError(
             "the folder must be that of a job, which `keras-vit embed` wrote.\n"
-            f"Received: {printable(folder)}, {what}. Pass the `--out` of a job.",
+            f"Received: {printable(folder)}, {what}. Pass the `--out` of a job.{near_names(folder)}",
             parameters=("out",),
         )
     try:
         facts = json_object(path, _MOST_BYTES)
         if facts.pop("keras_vit_embedding", None) != _KIND:
             raise ValueError("the file must be one of `keras-vit embed`.\nReceived: something else")
-        return _from_facts(facts)
+        return Manifest(**facts)
     except (ValueError, TypeError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ArgumentError(
@@ -178,27 +167,6 @@ def read_manifest(folder: Path) -> Manifest:
             f"Received: {printable(path)}: {reason}. Move it away, or choose another folder.",
             parameters=("out",),
         ) from None
-
-
-def _from_facts(facts: dict[str, Any]) -> Manifest:
-    """A manifest whose fields are there and of their types."""
-    found = Manifest(**facts)
-    for field in dataclasses.fields(found):
-        value = getattr(found, field.name)
-        kinds: list[Any] = [field.type]
-        if isinstance(field.type, types.UnionType):
-            kinds = [*typing.get_args(field.type)]
-        rule = _DIGEST if field.name.endswith("_sha256") else _OF_NAMES.get(field.name) or _OF_TYPES[kinds[0]]
-        if not (rule[1](value) or (value is None and types.NoneType in kinds)):
-            raise ValueError(f"`{field.name}` must be {rule[0]}.\nReceived: {value!r:.80}")
-    if (found.file is None) != (found.file_sha256 is None):
-        raise ValueError("`file` must have its `file_sha256`.\nReceived: one without the other")
-    return found
-
-
-def _are_states(value: Any) -> bool:
-    states = value.values() if isinstance(value, dict) else [None]
-    return all(isinstance(state, list) and [*map(type, state)] == [int, int] for state in states)
 
 
 def files_sha256(paths: list[Path]) -> str:

@@ -12,7 +12,8 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, check_choice, check_installed, check_int
 from keras_vit.embedding.embedder import OK
 from keras_vit.embedding.manifest import read_manifest
-from keras_vit.embedding.part_files import read_vectors
+from keras_vit.embedding.part_files import part_error, read_vectors
+from keras_vit.embedding.photo_lists import check_count
 from keras_vit.files import expand_path
 from keras_vit.text import TextEmbeddings
 
@@ -85,14 +86,11 @@ def nearest_neighbors(
     if queries.shape[1] != rows.vectors.shape[1]:
         raise ArgumentError(
             "`queries` must be of the same model as the vectors, so of the same width.\n"
-            f"Received: queries of {queries.shape[1]} numbers, and vectors of {rows.vectors.shape[1]}.",
-            parameters=("queries",),
+            f"Received: queries of {queries.shape[1]} numbers, and vectors of {rows.vectors.shape[1]}."
         )
     most = len(rows.vectors) - is_own
     if check_int("k", k, 1) > most:
-        raise ArgumentError(
-            f"`k` must be at most the number of other vectors, {most:,}.\nReceived: k={k}.", parameters=("k",)
-        )
+        raise ArgumentError(f"`k` must be at most the number of other vectors, {most:,}.\nReceived: k={k}.")
     index = Index(rows.vectors) if engine == "faiss" else None
     found = np.empty((len(queries), k), "int64"), np.empty((len(queries), k), "float32")
     for start in range(0, len(queries), _ROWS):
@@ -126,11 +124,7 @@ def _check_queries(queries: Any, folder: Path) -> None:
 def _candidates(queries: np.ndarray, vectors: np.ndarray, count: int, itself: int | None) -> np.ndarray:
     """int64 `(Q, count)`, the rows with the largest products, or -1.
 
-    Args:
-        queries: `(Q, D)`.
-        vectors: `(N, D)`.
-        count: of candidates.
-        itself: the row of the first query, if the queries are rows; none is its own candidate.
+    `itself` is the row of the first query, if the queries are rows; none is its own candidate.
     """
     units, valid = unit_vectors(queries)
     indices = np.full((len(queries), count), -1)
@@ -179,23 +173,14 @@ def _rank(queries: np.ndarray, vectors: np.ndarray, candidates: np.ndarray, k: i
 
 
 class Rows(NamedTuple):
-    """Vectors, and the photos that they are of.
+    """Vectors, and the photos that they are of."""
 
-    Attributes:
-        vectors: real `(N, D)`; a row of NaN is that of a broken photo.
-        photos: N names, of a folder.
-    """
-
-    vectors: np.ndarray
-    photos: np.ndarray | None = None
+    vectors: np.ndarray  # real `(N, D)`; a row of NaN is that of a broken photo
+    photos: np.ndarray | None = None  # N names, of a folder
 
 
 def as_rows(vectors: np.ndarray | FilePath) -> Rows:
-    """The rows of an array, which is not copied, or of a finished job of `keras-vit embed`.
-
-    Raises:
-        ValueError: for an array of another shape or kind, and as `read_vectors`.
-    """
+    """The rows of an array, which is not copied, or of a finished job of `keras-vit embed`."""
     if isinstance(vectors, (str, os.PathLike)):
         return _job_rows(vectors)
     return Rows(check_rows("vectors", vectors))
@@ -207,14 +192,17 @@ def check_rows(name: str, given: np.ndarray) -> np.ndarray:
     if found.ndim != 2 or 0 in found.shape or found.dtype.kind not in "fiu":
         raise ArgumentError(
             f"`{name}` must be real numbers of shape (N, D), a row a photo.\n"
-            f"Received: {found.dtype} of shape {found.shape}.",
-            parameters=(name,),
+            f"Received: {found.dtype} of shape {found.shape}."
         )
     return found
 
 
 def _job_rows(folder: FilePath) -> Rows:
-    manifest = read_manifest(expand_path(folder))
+    place = expand_path(folder)
+    manifest = read_manifest(place)
+    check_count(place, manifest.photos)  # before memory for them is taken
+    if (fault := part_error(place, manifest, 0)) is not None:
+        raise fault
     vectors = np.empty((manifest.photos, manifest.width), "float32")
     photos = np.empty(manifest.photos, object)
     for number, part in enumerate(read_vectors(folder)):
@@ -257,14 +245,7 @@ def _units(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Index:
-    """Vectors in about 4 sqrt(N) lists, by inner products of their directions (`IndexIVFFlat`).
-
-    Args:
-        vectors: `(N, D)`; those without a direction are left out.
-
-    Raises:
-        ImportError: without faiss.
-    """
+    """Vectors that have a direction, in about 4 sqrt(N) lists by the inner products of these (`IndexIVFFlat`)."""
 
     def __init__(self, vectors: np.ndarray) -> None:
         check_installed("faiss", 'engine="faiss" searches by it', "search")

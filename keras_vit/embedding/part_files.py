@@ -23,7 +23,6 @@ from keras_vit.embedding.manifest import Manifest, read_manifest
 from keras_vit.files import FileKindError, atomic_write, expand_path, missing_reason, open_regular
 from keras_vit.pages.formatting import printable
 
-FORMS = ("parquet", "npz")
 _MARK = "keras_vit_part"  # key of a file's job, number and digest
 _MISSING = "which is missing"
 _COMPRESSED = "which is compressed, and the job writes no such parts"
@@ -31,31 +30,15 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of all members of a ZIP archive, so t
 
 
 class Part(NamedTuple):
-    """Rows of an embedding.
+    """Rows of an embedding."""
 
-    Attributes:
-        photos: n names.
-        status: n texts, `"ok"` or a reason.
-        vectors: float32 `(n, D)`, with NaN where a photo could not be read.
-    """
-
-    photos: np.ndarray
-    status: np.ndarray
-    vectors: np.ndarray
+    photos: np.ndarray  # n names
+    status: np.ndarray  # n texts, "ok" or a reason
+    vectors: np.ndarray  # float32 `(n, D)`, with NaN where a photo could not be read
 
 
 class PartError(ValueError):
-    """A part that is missing, damaged or of another job.
-
-    Args:
-        path: of its file.
-        rows: that it has.
-        reason: what is wrong, as `which is missing`.
-
-    Attributes:
-        description: the file's name, its rows, and what is wrong.
-        is_missing: whether no file is there.
-    """
+    """A part that is missing, damaged or of another job; `description` has its file, its rows, and what is wrong."""
 
     def __init__(self, path: Path, rows: range, reason: str) -> None:
         what = f", rows {rows[0]:,} to {rows[-1]:,}, {reason}"
@@ -88,11 +71,7 @@ def write_part(folder: Path, manifest: Manifest, number: int, part: Part) -> Non
 def read_part(folder: Path, manifest: Manifest, number: int, photos: Sequence[str] | None = None) -> Part:
     """The rows of a part, all of which are checked.
 
-    Args:
-        folder: of the job.
-        manifest: of the job.
-        number: of the part.
-        photos: names of its rows, for a part of an earlier version, which has no digest of its rows.
+    `photos` are the names of its rows, for a part of an earlier version, which has no digest of its rows.
 
     Raises:
         PartError: if it is missing, damaged or of another job; the message names the file and the rows.
@@ -134,9 +113,6 @@ def read_statuses(folder: Path, manifest: Manifest, number: int) -> tuple[np.nda
 
 def read_vectors(folder: FilePath) -> Iterator[Part]:
     """The parts of a finished job, in the order of its rows.
-
-    Args:
-        folder: that `keras-vit embed` wrote.
 
     Raises:
         ValueError: for another folder, and for a part that is missing or damaged.

@@ -15,13 +15,21 @@ from typing import Any, NamedTuple, TypeAlias
 from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.files import access_error, atomic_write, expand_path, open_regular
 from keras_vit.images.byte_ranges import ByteRange, PhotoLocation
-from keras_vit.images.photo_files import HEIC, JOB_LIST, READ_AT_FIRST, PassedOver, is_photo, is_shard, photos_below
+from keras_vit.images.photo_files import (
+    HEIC,
+    JOB_LIST,
+    READ_AT_FIRST,
+    PassedOver,
+    is_photo,
+    is_shard,
+    near_names,
+    photos_below,
+)
 from keras_vit.images.photo_tables import is_table, open_table, path_cell
 from keras_vit.images.pillow_formats import PillowError, missing_package
 from keras_vit.pages.formatting import plural, printable
 
 LIST = JOB_LIST
-LIST_ADVICE = "`keras-vit embed` writes it again, if the photos are as they were; else choose another folder."
 _HEAD = '{"keras_vit": "the photos of an embedding, a row each"}\n'
 _MOST_BYTES = 1 << 34  # of a list or a table
 _SAMPLED = 1000  # photos of a list, evenly chosen, which takes a second on a network disk
@@ -30,19 +38,12 @@ Entry: TypeAlias = str | list[Any]  # a path below the top; or key, file, offset
 
 
 class PhotoList(NamedTuple):
-    """Photos in the order of their rows.
+    """Photos in the order of their rows."""
 
-    Attributes:
-        top: the folder from which their paths count.
-        entries: a text or a list for each, ready for JSON.
-        notes: lines about what the walk did not enter.
-        states: size and `st_mtime_ns` of each shard, by its path below the top.
-    """
-
-    top: Path
-    entries: list[Entry]
-    notes: Sequence[str] = ()
-    states: Mapping[str, Sequence[int]] = {}
+    top: Path  # the folder from which their paths count
+    entries: list[Entry]  # ready for JSON
+    notes: Sequence[str] = ()  # lines about what the walk did not enter
+    states: Mapping[str, Sequence[int]] = {}  # size and `st_mtime_ns` of each shard, by its path below the top
 
     def fingerprint(self) -> str:
         """SHA-256 of the list, wherever its folder lies."""
@@ -65,6 +66,15 @@ class PhotoList(NamedTuple):
         with atomic_write(path) as part, open(part, "w", encoding="utf-8") as file:
             file.write(_HEAD)
             file.writelines(self.lines())
+
+
+def list_error(folder: Path, found: object, parameter: str) -> ArgumentError:
+    """The error for a list of a job that is not as it was written."""
+    return ArgumentError(
+        f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, {found}. "
+        "`keras-vit embed` writes it again, if the photos are as they were; else choose another folder.",
+        parameters=(parameter,),
+    )
 
 
 def photo_key(entry: Entry) -> str:
@@ -107,29 +117,20 @@ def list_photos(what: str | os.PathLike) -> PhotoList:
         found_words = f"which cannot be reached: {denied}" if denied else found_words
         raise ArgumentError(
             "`photos` must be a folder with photos in it or below it, a table with the column path, or shards.\n"
-            f"Received: {str(path)!r}, {found_words}.",
-            parameters=("photos",),
+            f"Received: {str(path)!r}, {found_words}.{near_names(path)}"
         )
     return found
 
 
 def read_list(folder: Path, top: Path) -> PhotoList:
-    """The list that a job wrote into its folder.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    path = folder / LIST
+    """The list that a job wrote into its folder; raises a `ValueError` if it is none."""
     try:
-        with open_regular(path, _MOST_BYTES) as file:
+        with open_regular(folder / LIST, _MOST_BYTES) as file:
             if file.readline() != _HEAD.encode():
                 raise ValueError("which is no list of photos")
             return PhotoList(top, [json.loads(line) for line in file])
     except (OSError, ValueError, RecursionError) as error:
-        raise ArgumentError(
-            f"the list of photos must be as the job wrote it.\nReceived: {str(path)!r}: {error}. {LIST_ADVICE}",
-            parameters=("out",),
-        ) from None
+        raise list_error(folder, error, "out") from None
 
 
 def list_sha256(folder: Path) -> str | None:
@@ -143,6 +144,17 @@ def list_sha256(folder: Path) -> str | None:
     return None
 
 
+def check_count(folder: Path, count: int) -> None:
+    """Raises a `ValueError` if the list that a job wrote into its folder is there, and of another number of photos."""
+    if list_sha256(folder) is None:
+        return
+    with open_regular(folder / LIST, _MOST_BYTES) as file:
+        found = sum(1 for _ in file) - 1
+    if found != count:
+        words = f"which differs from the manifest: it has {plural(found, 'photo')}, and the manifest {count:,}"
+        raise list_error(folder, words, "vectors")
+
+
 def of_read_kind(entry: Entry) -> bool:
     """Whether a photo is of a kind that is read, by its name; earlier versions listed those alone."""
     kinds = READ_AT_FIRST if missing_package("HEIC") else (*READ_AT_FIRST, *HEIC)
@@ -150,11 +162,7 @@ def of_read_kind(entry: Entry) -> bool:
 
 
 def check_files_exist(photos: PhotoList, rows: Sequence[int]) -> None:
-    """Raises unless what a job is about to read is there, but for single photos.
-
-    Args:
-        photos: the whole list, of which some thousand are checked.
-        rows: those that are to be read, at least one.
+    """Raises unless what a job is about to read is there, but for single photos; some thousand are checked.
 
     Raises:
         FileNotFoundError: if a shard of these rows is gone; or more than half of the list, and some of these rows.
@@ -208,8 +216,7 @@ def _folder_photos(folder: Path) -> PhotoList:
         raise ArgumentError(
             "`photos` must be a folder with shards in it or in its folders of splits.\n"
             f"Received: {str(folder)!r} with {plural(len(passed.shards), 'shard')} in other folders, as "
-            f"{str(first)!r}. Pass their folder, or a pattern for all of them, as '{folder}/**/*{first.suffix}'.",
-            parameters=("photos",),
+            f"{str(first)!r}. Pass their folder, or a pattern for all of them, as '{folder}/**/*{first.suffix}'."
         )
     names = (str(path).removeprefix(top).replace(os.sep, "/") for path in photos)
     return PhotoList(folder, sorted(names), passed.notes())

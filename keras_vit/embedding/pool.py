@@ -42,33 +42,19 @@ class WorkerError(RuntimeError):
 
 
 class JobSetup(NamedTuple):
-    """What each process must know of a job.
+    """What each process must know of a job."""
 
-    Attributes:
-        folder: of the job, as an absolute path.
-        manifest: of the job.
-        photos: their absolute top and the states of shards; entries come with each task.
-        embedder: that is opened by each process.
-    """
-
-    folder: Path
+    folder: Path  # absolute
     manifest: Manifest
-    photos: PhotoList
-    embedder: Embedder
+    photos: PhotoList  # their absolute top and the states of shards; entries come with each task
+    embedder: Embedder  # that is opened by each process
 
 
 class Pool(concurrent.futures.ProcessPoolExecutor):
     """Processes that end with the `with` statement, or with this process, however that is killed.
 
-    Ctrl-C and SIGTERM reach this process alone.
-
-    Args:
-        processes: at most so many.
-        threads: of each.
-        setup: of the job whose parts are computed.
-
-    Attributes:
-        rows: numbers of computed rows, by the description of a part; `receive` updates them.
+    Ctrl-C and SIGTERM reach this process alone. Of a job, `rows` has the numbers of computed rows by the description of
+    a part; `receive` updates them.
 
     Raises:
         WorkerError: at the end of the `with` statement, in place of `BrokenProcessPool`.
@@ -168,14 +154,7 @@ def _readers() -> concurrent.futures.Executor:
 
 
 def compute_part(number: int, entries: Sequence[Entry]) -> tuple[str, str | None]:
-    """Computes and writes a part of the pool's job.
-
-    Args:
-        number: of the part.
-        entries: its photos.
-
-    Returns:
-        The software that computed, and the fault if the part could not be computed.
+    """Computes and writes a part of the pool's job: the software, and the fault if it could not be computed.
 
     Raises:
         OSError: if it cannot be written.

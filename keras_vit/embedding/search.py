@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import ArgumentError
+from keras_vit.checks import ArgumentError, check_positive_int
 from keras_vit.embedding.duplicates import read_photo_list, small_picture
 from keras_vit.embedding.job import has_projection, model_files
 from keras_vit.embedding.manifest import Manifest, files_sha256, read_manifest
@@ -41,12 +41,17 @@ def search_photos(
         The nearest photos of each text, the nearest first, with their cosines. 0.2 to 0.35 are usual for CLIP.
 
     Raises:
-        ValueError: for an empty text, vectors or a text tower of another model, features before a projection, or what
-            `build_text` and `nearest_neighbors` refuse.
+        TypeError: if `k` is no integer.
+        ValueError: for an empty text, a `k` below 1, vectors or a text tower of another model, features before a
+            projection, or what `build_text` and `nearest_neighbors` refuse.
     """
-    if not all(each.strip() for each in check_texts("texts", texts)):
+    check_positive_int("k", k)
+    found = check_texts("texts", texts)
+    if not found or not all(each.strip() for each in found):
         raise ArgumentError(
-            "a text that photos are searched by must not be empty.\nReceived: an empty one.", parameters=("texts",)
+            "photos are searched by one text or several, none of them empty.\n"
+            f"Received: {'an empty one' if found else 'no text'}.",
+            parameters=("texts",),
         )
     folder = expand_path(vectors)
     manifest = read_manifest(folder)
@@ -58,27 +63,19 @@ def search_photos(
     elif not has_weights_of(text, model):
         raise ArgumentError(
             "`text` must be the text tower of `model`.\n"
-            f"Received: {getattr(text, 'name', text)!r}, whose weights are not those of {str(model)!r}.",
-            parameters=("text",),
+            f"Received: {getattr(text, 'name', text)!r}, whose weights are not those of {str(model)!r}."
         )
     queries = np.asarray(text.embed(texts))
     return nearest_neighbors(folder, queries, min(k, manifest.photos))
 
 
 def check_comparable(manifest: Manifest, folder: Path, model: str) -> None:
-    """Raises unless vectors are embeddings of a model, which its texts are compared with, whatever their width.
-
-    Args:
-        manifest: of the vectors.
-        folder: in which they are, for the error.
-        model: with both towers.
-    """
+    """Raises unless vectors are embeddings of a model, which its texts are compared with, whatever their width."""
     digests = (files_sha256(model_files(name, manifest.weights)) for name in _names_of(model))
     if manifest.model_sha256 not in digests:
         raise ArgumentError(
             "texts are compared with vectors of the same model.\n"
-            f"Received: model={model!r}, and vectors of {manifest.model!r}, whose files are others.",
-            parameters=("model",),
+            f"Received: model={model!r}, and vectors of {manifest.model!r}, whose files are others."
         )
     wanted = "logits" if has_projection(model, manifest.weights) else "features"
     if manifest.outputs != wanted:
@@ -101,14 +98,9 @@ def _names_of(model: str) -> Iterator[str]:
 
 
 def write_search_page(folder: Path, vectors: Path, texts: Sequence[str], found: Neighbors, top: Path | None) -> None:
-    """Writes `folder/search.html`: the photos of each text.
+    """Writes `folder/search.html`: the photos that `search_photos` found for each text.
 
-    Args:
-        folder: is made if need be.
-        vectors: the job's folder.
-        texts: that were searched for.
-        found: of `search_photos`.
-        top: folder of the photos; by default that in which the job found them.
+    They lie in `top`, by default the folder in which the job found them.
     """
     photos = read_photo_list(vectors, top)
     rows = zip(texts, found.indices.tolist(), found.similarities.tolist(), strict=True)

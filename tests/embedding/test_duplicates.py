@@ -70,7 +70,7 @@ def test_progress_says_the_expected_end(monkeypatch):
     said = []
     duplicates.near_duplicates(planted(), say=said.append)
     assert len(said) == 1
-    assert re.fullmatch(r"1 of 3 blocks compared, [\d.,]+ a second, 0:00:0\d left, until \d\d:\d\d", said[0])
+    assert re.fullmatch(r"2 of 3 blocks compared, [\d.,]+ a second, 0:00:0\d left, until \d\d:\d\d", said[0])
 
 
 @pytest.fixture
@@ -121,6 +121,16 @@ def test_command_writes_a_table_and_a_page(job, tmp_path, run, monkeypatch):
     names = found.photos[found.indices[:, 0]]
     assert names[found.photos == "tiles/2.jpg"] == ["disc/=1+1,<b>.jpg"]
     assert found.indices[found.photos == "disc/1.jpg"] == -1
+
+
+@pytest.mark.parametrize(("has_list", "words"), [(True, "it has 12 photos, and the manifest"), (False, "another job")])
+def test_manifest_of_more_photos_is_refused_before_memory_is_taken(job, has_list, words):
+    facts = json.loads((job / "manifest.json").read_text())
+    (job / "manifest.json").write_text(json.dumps(facts | {"photos": 10**11}))
+    if not has_list:
+        (job / "photos.jsonl").unlink()
+    with pytest.raises(ValueError, match=words):
+        keras_vit.nearest_neighbors(job)
 
 
 def test_command_says_that_most_photos_are_in_a_group(job, tmp_path, run):

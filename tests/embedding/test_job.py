@@ -381,6 +381,18 @@ def test_every_photo_has_a_row_also_in_linked_folders_and_of_kinds_that_are_not_
     assert (code, "photos/tiles, a folder that cannot be listed" in errors[-1]) == (1, True)
 
 
+@pytest.mark.parametrize(("whole", "code"), [(0, 1), (1, 0)])
+def test_a_job_without_a_photo_that_can_be_read_fails_as_does_its_check(engine, tmp_path, run, whole, code):
+    photos, out = make_photos(tmp_path / "photos", per_class=1), tmp_path / "vectors"
+    for photo in sorted(photos.rglob("*.jpg"))[whole:]:
+        photo.write_bytes(b"no photo")
+    for words in ((photos, "--model", engine, "--processes", 1), (photos, "--model", engine), ("--check",)):
+        found, said, errors = run("embed", *words, "--out", out)
+        assert (found, len(errors)) == (code, code), errors
+        assert f"{3 - whole} of them of broken photos" in said[-1 - (code == 0 and "--check" not in words)]
+        assert not code or f"no photo could be read; {out / BROKEN} says why" in errors[-1]
+
+
 def test_what_cannot_be_embedded_is_reported(engine, tmp_path, run, monkeypatch):
     (tmp_path / "empty").mkdir()
     (tmp_path / "table.csv").write_text("file\na.jpg\n")

@@ -91,8 +91,12 @@ def test_what_cannot_be_compared_is_refused(vectors, run, tmp_path):
     with pytest.raises(ArgumentError, match="same model"):
         keras_vit.search_photos(vectors["hf_clip", "logits"], "a cat", siglip)
     text = keras_vit.build_text(weights=siglip)
-    with pytest.raises(ArgumentError, match="must not be empty"):
-        keras_vit.search_photos(vectors, ["a cat", " "], "clip/B16")
+    for texts in (["a cat", " "], []):
+        with pytest.raises(ArgumentError, match="none of them empty"):
+            keras_vit.search_photos(vectors, texts, "clip/B16")
+    for k, kind in (("3", TypeError), (0, ArgumentError)):
+        with pytest.raises(kind, match="`k` must be"):
+            keras_vit.search_photos(vectors, "a cat", "clip/B16", k)
     with pytest.raises(ArgumentError, match="`text` must be the text tower of `model`"):
         keras_vit.search_photos(vectors["hf_clip", "logits"], "a cat", clip, text=text)
     changed = keras_vit.build_text(weights=clip, layer_norm_epsilon=1e-3)  # the same weights
