@@ -64,11 +64,25 @@ def cache_dir(part: str = "") -> Path:
     return folder / part
 
 
-def chosen_dir(cache: FilePath, part: str) -> Path:
-    """The folder that a caller named as `cache`, by default a part of the cache folder; a ValueError without a name."""
+def chosen_dir(cache: FilePath, part: str) -> Path | None:
+    """The folder that a caller named as `cache`, by default a part of the cache folder.
+
+    Returns:
+        The folder; `None`, with a warning, for the default of a user without a home.
+
+    Raises:
+        ValueError: without a name, or if `KERAS_VIT_CACHE` begins with the home of an unknown user.
+    """
     if not str(cache):
         raise ValueError("`cache` must be a folder, or `None` to keep nothing.\nReceived: cache=''.")
-    return cache_dir(part) if cache == DEFAULT_CACHE else expand_path(cache)
+    try:
+        return cache_dir(part) if cache == DEFAULT_CACHE else expand_path(cache)
+    except ValueError as error:
+        if cache != DEFAULT_CACHE or os.environ.get("KERAS_VIT_CACHE"):
+            raise
+        words = " ".join(str(error).split("\n")).replace("Received: ", "")
+        warnings.warn(f"nothing is kept for the next call: {words}", UserWarning, stacklevel=2)
+        return None
 
 
 class Cache:

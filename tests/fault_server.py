@@ -15,6 +15,7 @@ import time
 from conftest import ROOT
 
 NAME = "some/place/tiny.npz"
+PART = "some/place/.keras_vit-tiny.npz.part"  # of a download under way
 EMPTY_PACKAGES = f"""
 import sys, types
 for name in ("keras_vit", "keras_vit.weights"):
@@ -35,8 +36,9 @@ except OSError as error:
 class FaultServer(http.server.ThreadingHTTPServer):
     """Serves `content` at `/<route>/...`; the route names the fault, which the first `faults` requests meet.
 
-    Routes: ok and range (without and with Range), 404, 500, cut (half a body), nolen (half, no length), html, hang,
-    slow (`piece` bytes every `pause` s), endless, reset, gzip, redirect (to `location`), loop.
+    Routes: ok and range (without and with Range), 404, 500, cut (half a body), html, hang, slow (`piece` bytes every
+    `pause` s), reset, redirect (to `location`), and raw: request k gets `answers[k]`, the last one from then on, which
+    are bytes or functions of the handler.
     """
 
     daemon_threads = True
@@ -47,7 +49,7 @@ class FaultServer(http.server.ThreadingHTTPServer):
         self.contents = {}  # of files by the last part of their path, where they differ from `content`
         self.faults, self.headers, self.location = 1 << 30, {}, ""
         self.piece, self.pause = 1 << 14, 0.05
-        self.log, self.released = [], threading.Event()
+        self.log, self.answers, self.released = [], [], threading.Event()
 
     def __enter__(self):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -120,10 +122,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _send_cut(self):
         self._send(write=lambda body: self.wfile.write(body[: len(body) // 2]))
 
-    def _send_nolen(self):
-        self._head(200, None)
-        self.wfile.write(self.server.content[: len(self.server.content) // 2])
-
     def _send_html(self):
         page = b"<!doctype html><title>Log in to this network</title>"
         self._head(200, len(page))
@@ -140,26 +138,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body[start : start + self.server.piece])
             time.sleep(self.server.pause)
 
-    def _send_endless(self):
-        self._head(200, None)
-        for _ in range(2000):
-            self.wfile.write(bytes(1 << 16))
-
     def _send_reset(self):
         self._send(write=lambda body: self.wfile.write(body[: len(body) // 2]))
         time.sleep(0.05)  # a reset throws away what was not read yet
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()
 
-    def _send_gzip(self):
-        self.server.headers = {"Content-Encoding": "gzip"}
-        self._send()
-
     def _send_redirect(self):
         self._head(302, 1 << 30, Location=self.server.location)  # a body that never comes
 
-    def _send_loop(self):
-        self._head(302, 0, Location=self.path)
+    def _send_raw(self):
+        answer = self.server.answers[min(len(self.server.log), len(self.server.answers)) - 1]
+        if callable(answer):
+            answer(self)
+        else:
+            self.wfile.write(answer)
+
+    def drip(self, pieces):
+        """Sends the pieces, endless or not, every 50 ms."""
+        for piece in pieces:
+            if self.server.released.wait(0.05):
+                return
+            self.wfile.write(piece)
 
 
 def child_environment(cache, **variables):

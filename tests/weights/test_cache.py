@@ -9,18 +9,10 @@ import shutil
 import pytest
 from fault_server import NAME, FaultServer
 
+from keras_vit.cache import cache_dir
 from keras_vit.files import file_sha256
-from keras_vit.weights.download import (
-    DownloadError,
-    OfflineError,
-    RemoteFile,
-    cache_dir,
-    fetch,
-    find_local,
-    verify_cache,
-    verify_file,
-)
-from keras_vit.weights.download.cache import is_noted
+from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, fetch
+from keras_vit.weights.download.cache import find_local, is_noted, verify_cache, verify_file
 
 
 @pytest.fixture
@@ -67,10 +59,9 @@ def test_offline_mode_opens_no_socket_for_a_missing_file(monkeypatch, no_network
         fetch(RemoteFile("https://example.org/x", NAME))
 
 
-def test_note_holds_hash_stamp_and_url(cached):
-    status = cached.place.stat()
-    stamp = {"size": 1000, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
-    assert json.loads(note_of(cached).read_text()) == {"sha256": file_sha256(cached.place), "url": cached.url} | stamp
+def test_note_holds_hash_size_url_and_path(cached):
+    facts = {"sha256": file_sha256(cached.place), "size": 1000, "url": cached.url, "path": str(cached.place)}
+    assert json.loads(note_of(cached).read_text()) == facts
 
 
 @pytest.mark.parametrize("keep_time", [False, True])
@@ -91,12 +82,13 @@ def test_verify_finds_rot_that_kept_size_and_time(cached):  # D12
     assert re.search(rf"sha256 differs: expected {before}, got {file_sha256(cached.place)}.*`rm -f ", found.reason)
 
 
-def test_moved_cache_is_used_and_its_stamp_renewed(cached, monkeypatch, tmp_path):  # D12
+def test_moved_cache_is_used_with_its_notes(cached, monkeypatch, tmp_path, no_network):  # D12
     shutil.copytree(cache_dir(), tmp_path / "elsewhere")
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "elsewhere"))
-    assert not is_noted(cached.place)
     assert find_local(cached) == cached.place == tmp_path / "elsewhere" / NAME
     assert is_noted(cached.place)
+    cached.place.write_bytes(b"short")
+    assert not is_noted(cached.place)
 
 
 def test_pinned_hash_is_compared_with_the_bytes_and_not_with_the_note(cached):  # D12
@@ -122,7 +114,6 @@ def put_by_hand(content=b"weights", **facts):
 
 def test_file_put_by_hand_is_verified_once_and_noted(no_network):  # D11
     file, checked = put_by_hand(size=7, sha256=hashlib.sha256(b"weights").hexdigest()), []
-    assert find_local(file) is None
     assert fetch(file, check=checked.append) == fetch(file, check=checked.append) == find_local(file) == file.place
     assert checked == [file.place]
 
@@ -159,8 +150,9 @@ DAMAGED = [
 @pytest.mark.parametrize("note", DAMAGED, ids=lambda note: f"{note[:16]!r}-{len(note)}")
 def test_damaged_note_makes_the_file_a_new_one(cached, note, no_network):
     note_of(cached).write_bytes(note)
-    assert find_local(cached) is None
-    assert fetch(cached) == find_local(cached)
+    checked = []
+    assert fetch(cached, check=checked.append) == find_local(cached, checked.append)
+    assert checked == [cached.place]
 
 
 def test_file_of_another_by_the_name_of_a_note_stays(cached, no_network):

@@ -1,5 +1,6 @@
 """Variables are read at call time, and a bad value of any is an error that names it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,17 +39,15 @@ def test_cache_is_the_users_own_by_default(monkeypatch):  # D10
         ("KERAS_VIT_TIMEOUT", "soon"),
         ("KERAS_VIT_TIMEOUT", "0"),
         ("KERAS_VIT_TIMEOUT", "inf"),
+        ("KERAS_VIT_MIRROR", "https://mirror.example/vit?sig=secret"),
+        ("KERAS_VIT_MIRROR", "https://mirror.example/vit#secret"),
     ],
 )
 def test_bad_value_is_an_error_that_names_the_variable(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=f"{name}={value}"):
+    with pytest.raises(ValueError, match=f"{name}={re.split('[?#]', value)[0]}") as error:
         fetch(RemoteFile("https://192.0.2.1/x", "x"))
-
-
-def test_bad_timeout_argument_is_an_error():
-    with pytest.raises(ValueError, match=r"timeout(.|\n)*-1"):
-        fetch(RemoteFile("https://192.0.2.1/x", "x"), timeout=-1)
+    assert "secret" not in str(error.value)
 
 
 def test_timeout_is_the_argument_else_the_variable_else_30(monkeypatch):
@@ -56,20 +55,14 @@ def test_timeout_is_the_argument_else_the_variable_else_30(monkeypatch):
     monkeypatch.setenv("KERAS_VIT_TIMEOUT", "2.5")
     assert environment.timeout_seconds() == 2.5
     assert environment.timeout_seconds(1) == 1
+    with pytest.raises(ValueError, match=r"timeout(.|\n)*-1"):
+        fetch(RemoteFile("https://192.0.2.1/x", "x"), timeout=-1)
 
 
 def test_mirror_prefix_replaces_the_url_and_quotes_the_path(monkeypatch):
     monkeypatch.setenv("KERAS_VIT_MIRROR", "https://mirror.example/vit/")
     url = environment.mirror_url("a/imagenet21k+imagenet2012/x.npz")
     assert url == "https://mirror.example/vit/a/imagenet21k%2Bimagenet2012/x.npz"
-
-
-@pytest.mark.parametrize("end", ["?sig=secret", "#x"])
-def test_mirror_prefix_that_goes_on_behind_its_path_is_refused(monkeypatch, end):
-    monkeypatch.setenv("KERAS_VIT_MIRROR", f"https://mirror.example/vit{end}")
-    with pytest.raises(ValueError, match=r"mirror\.example/vit") as error:
-        fetch(RemoteFile("https://192.0.2.1/x", "x"))
-    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(

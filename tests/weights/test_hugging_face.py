@@ -17,8 +17,11 @@ from safetensors.numpy import load_file
 
 import keras_vit
 from keras_vit import cli
+from keras_vit.cache import cache_dir
 from keras_vit.files import file_sha256
-from keras_vit.weights.download import DownloadError, OfflineError, cache, cache_dir, verify_cache
+from keras_vit.weights.download import DownloadError, OfflineError, cache
+from keras_vit.weights.download.cache import verify_cache
+from keras_vit.weights.download.hugging_face import JSON_FILES
 from keras_vit.weights.file_checks import check_cached
 from keras_vit.weights.resolve import find_file
 
@@ -92,8 +95,11 @@ def test_second_use_asks_nobody(hub, monkeypatch):  # D11
 
 
 @LINKS
-def test_users_own_cache_is_used_without_a_request(hub, links, monkeypatch):
+@pytest.mark.parametrize("forbids", ["KERAS_VIT_OFFLINE", "KERAS_VIT_MIRROR"])
+def test_users_own_cache_is_used_without_a_request(hub, links, forbids, monkeypatch, tmp_path):
+    """Also without a processor_config.json, which it does not have."""
     snapshot = put_into_cache(hub.root, BOTH, links=links)
+    monkeypatch.setenv(forbids, "1" if forbids == "KERAS_VIT_OFFLINE" else str(tmp_path))
     monkeypatch.setattr("socket.socket", None)
     assert find() == find(f"hf:me/mine@{COMMIT}") == snapshot / WEIGHTS
 
@@ -194,16 +200,13 @@ def test_damaged_file_is_refused_without_the_hub(hub, monkeypatch):
 
 
 @LINKS
-def test_file_is_hashed_at_every_use_and_read_again_when_it_has_changed(hub, links, monkeypatch):
+def test_file_is_hashed_at_every_use_and_its_content_read_once(hub, links, monkeypatch):
     path, read = put_into_cache(hub.root, BOTH, links=links) / WEIGHTS, []
     check = cache.check_valid
     monkeypatch.setattr(cache, "check_valid", lambda p, *more: read.append(p.name) or check(p, *more))
     for _ in range(2):
         find()
     assert read.count(WEIGHTS) == 1
-    os.utime(path, ns=(1, 1))
-    find()
-    assert read.count(WEIGHTS) == 2
     status = path.stat()
     turn_a_bit(path)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -254,12 +257,14 @@ def test_name_that_the_table_has_for_another_variant_asks_nobody(hub, name):
 # What stands beside
 
 
-def test_json_that_does_not_come_is_told_and_keeps_no_weights_away(hub, caplog):
+def test_json_that_does_not_come_whole_is_an_error_and_one_that_is_not_there_none(hub, caplog):
+    """By its config.json a model has other numbers, so that none is made without one that the repository has."""
     hub.tags["config.json"] = "0" * 40
-    path = find()
-    assert re.search("config.json.*Git digest", caplog.text)
+    with pytest.raises(DownloadError, match=r"config\.json.*Git digest"):
+        find()
+    del hub.tags["config.json"]
+    assert (find().parent / "config.json").exists()
     assert "preprocessor_config.json" not in caplog.text  # which the repository does not have
-    assert not (path.parent / "config.json").exists()
 
 
 def test_damaged_json_of_a_users_cache_comes_anew(hub, caplog):
@@ -276,13 +281,15 @@ def test_damaged_json_of_a_users_cache_comes_anew(hub, caplog):
 def test_mirror_prefix_comes_before_the_hub(hub, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.setenv("KERAS_VIT_MIRROR", f"{hub.address}/ok")
-    hub.contents |= {"config.json": b"<html>Log in</html>", "preprocessor_config.json": b"{}"}
+    hub.contents |= {name: b"{}" for name in JSON_FILES} | {"config.json": b"<html>Log in</html>"}
+    with pytest.raises(DownloadError, match=r"config\.json.*JSON object"):
+        find()
+    hub.contents["config.json"] = CONTENTS["config.json"]
     assert find() == cache_dir() / PLACE
     assert f"/ok/{PLACE}" in [path for path, _ in hub.log]
     assert hub.asked == []
-    assert re.search("config.json.*JSON object", caplog.text)
     found = {each.path.name: each.reason for each in verify_cache(check_cached)}
-    assert found == dict.fromkeys(("preprocessor_config.json", WEIGHTS), "sha256 as noted")
+    assert found == dict.fromkeys((*JSON_FILES, WEIGHTS), "sha256 as noted")
 
 
 def test_mirror_prefix_stands_in_for_the_hub_beside_a_users_cache_too(hub, monkeypatch, caplog):

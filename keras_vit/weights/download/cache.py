@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from keras_vit.cache import cache_dir
-from keras_vit.files import atomic_write, file_sha256, read_json_object
+from keras_vit.files import ABANDONED, PREFIX, atomic_write, file_sha256, read_json_object
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.download import environment
-from keras_vit.weights.download.partial_file import PartialFile
-from keras_vit.weights.download.remote import DownloadError, RemoteFile
+from keras_vit.weights.download.remote import DownloadError, OfflineError, RemoteFile, download_error
 
 _LOGGER = logging.getLogger("keras_vit")
 EXTERNAL_NOTES = "huggingface_hub"  # folder here with the notes of files in that library's cache
@@ -45,34 +44,29 @@ class CachedFile:
     reason: str
 
 
-def find_local(file: RemoteFile) -> Path | None:
+def find_local(file: RemoteFile, check: Check | None = None) -> Path | None:
     """The file in the mirror directory, else the verified one in the cache, else None.
 
-    A file that was put into the cache by hand and was never verified is not found here: `fetch` verifies it.
+    A file that was put into the cache by hand is verified, and its sha256 noted.
 
     Raises:
-        DownloadError: if a file is there and has another sha256 than noted or asked for.
+        DownloadError: if it is at hand and not valid, or has another sha256 than noted or asked for.
         ValueError: if an environment variable has a bad value.
     """
-    return _find_in_mirror(file) or _find_in_cache(file)
-
-
-def place_at_hand(file: RemoteFile) -> Path | None:
-    """Where the file is in the mirror directory, else in the cache, not verified; None if it is in neither."""
-    directory = environment.mirror_directory()
-    places = (*(() if directory is None else (directory / file.path,)), file.place)
-    return next((place for place in places if os.path.isfile(place)), None)
-
-
-def register_local(file: RemoteFile, check: Check | None) -> Path | None:
-    """Verifies a file that was put at its place by hand and notes its sha256; None if there is none.
-
-    Raises:
-        DownloadError: if it is not valid.
-    """
-    path = file.place
-    if not os.path.isfile(path):  # also of a name that is too long, for which `Path` raises an error
+    path = place_at_hand(file)
+    if path is None:
         return None
+    if path != file.place:
+        if not file.fits(size := path.stat().st_size):
+            _LOGGER.warning("%s has %d bytes, and %s are listed.", path, size, file.listed)
+        if file.sha256 is not None:
+            _check_sha256(path, file.sha256, "Replace it in the directory of KERAS_VIT_MIRROR.")
+        return path
+    if note := read_note(note_path(path)):
+        found = _check_sha256(path, note["sha256"], f"{_delete_hint(path)}, and it is downloaded again.")
+        if file.sha256 not in (None, found):
+            _check_sha256(path, file.sha256, f"{_delete_hint(path)}, or correct the `sha256` asked for.")
+        return path
     try:
         sha256 = check_valid(path, file, check)
     except InvalidFileError as fault:
@@ -81,19 +75,31 @@ def register_local(file: RemoteFile, check: Check | None) -> Path | None:
             f"Received: {path}\n{_delete_hint(path)}, and it is downloaded again."
         ) from fault
     write_note(note_path(path), path, sha256, file.url)
-    _LOGGER.warning("%s has no digest yet: taken as it is, and compared with its sha256 from now on: %s", path, sha256)
+    _LOGGER.warning("No SHA-256 was kept for %s. It is kept now, and later uses are compared with it: %s", path, sha256)
     return path
 
 
-def check_no_mirror(file: RemoteFile) -> None:
-    """Raises `DownloadError` if a mirror directory is set, since it replaces the network and lacks the file."""
+def place_at_hand(file: RemoteFile) -> Path | None:
+    """Where the file is in the mirror directory, else in the cache, not verified; None if it is in neither."""
+    directory = environment.mirror_directory()
+    places = [file.place] if directory is None else [directory / file.path, file.place]
+    return next(filter(os.path.isfile, places), None)  # where `Path` raises an error for a name that is too long
+
+
+def check_network(file: RemoteFile) -> None:
+    """Raises an `OfflineError` if no server may be asked for a file that is not at hand.
+
+    The reason is `KERAS_VIT_OFFLINE=1`, or a directory in `KERAS_VIT_MIRROR`, which replaces the network.
+    """
     directory = environment.mirror_directory()
     if directory is not None:
-        raise DownloadError(
+        raise OfflineError(
             f"{file.label} must be in the directory of KERAS_VIT_MIRROR, which stands in for the network, and it is "
             f"neither there nor in the cache.\nReceived: KERAS_VIT_MIRROR={directory}, and there is no file "
             f"{directory / file.path}\nPut it there ({file.listed}), or unset KERAS_VIT_MIRROR to download it."
         )
+    if environment.is_offline():
+        raise download_error(file, "it is not at hand, and KERAS_VIT_OFFLINE forbids the network", kind=OfflineError)
 
 
 def check_valid(path: Path, file: RemoteFile, check: Check | None, sha256: str | None = None) -> str:
@@ -103,16 +109,14 @@ def check_valid(path: Path, file: RemoteFile, check: Check | None, sha256: str |
         check: raises ValueError or OSError if the content is not valid.
         sha256: of the file if it has been computed before.
     """
-    size = path.stat().st_size
-    if not file.fits(size):
-        raise InvalidFileError(f"its size differs: expected {file.listed}, got {size} bytes{page_hint(path)}")
-    sha256 = sha256 or file_sha256(path)
-    if file.sha256 not in (None, sha256):
-        raise InvalidFileError(
-            f"its sha256 differs, by a proxy on the way or a changed file: expected {file.sha256}, got {sha256}"
-            f"{page_hint(path)}"
-        )
     try:
+        size, sha256 = path.stat().st_size, sha256 or file_sha256(path)
+        if not file.fits(size):
+            raise ValueError(f"its size differs: expected {file.listed}, got {size} bytes")
+        if file.sha256 not in (None, sha256):
+            raise ValueError(
+                f"its sha256 differs, by a proxy on the way or a changed file: expected {file.sha256}, got {sha256}"
+            )
         if check is not None:
             check(path)
     except (ValueError, OSError) as error:
@@ -131,15 +135,17 @@ def verify_cache(check: Check | None = None) -> list[CachedFile]:
         One `CachedFile` for each file, in the order of their paths, those of huggingface_hub's cache last; empty
         without a cache.
     """
-    paths = sorted(path for path in cache_dir().rglob("*") if path.is_file())
-    return [verify_file(path, check) for path in (*filter(_is_content, paths), *external_files())]
+    paths = sorted(path for path in cache_dir().rglob("*") if path.is_file() and _is_content(path))
+    notes = map(read_note, (cache_dir() / EXTERNAL_NOTES).glob("*.json"))
+    external = {Path(str(note.get("path", ""))) for note in notes if note}
+    return [verify_file(path, check) for path in (*paths, *sorted(path for path in external if path.is_file()))]
 
 
 def verify_file(path: Path, check: Check | None = None) -> CachedFile:
     """Compares the sha256 of a file with its note, if there is one; then runs the check on it."""
     try:
         note = _find_note(path)
-        if note is not None and (found := file_sha256(path)) != note["sha256"]:
+        if note and (found := file_sha256(path)) != note["sha256"]:
             remedy = f"{_delete_hint(path)}, and it" if note_path(path).exists() else "It"
             reason = (
                 f"sha256 differs: expected {note['sha256']}, got {found}. {remedy} is downloaded again at its next use"
@@ -153,58 +159,27 @@ def verify_file(path: Path, check: Check | None = None) -> CachedFile:
 
 
 def is_noted(path: Path) -> bool:
-    """Whether a file was verified and is unchanged since."""
-    note = _find_note(path)
-    return note is not None and is_current(note, path)
+    """Whether a file was verified, and has the size that it had then."""
+    return _is_current(_find_note(path), path)
 
 
-def _find_note(path: Path) -> dict | None:
-    """The note of a file of this cache or of huggingface_hub's, or None."""
-    return (read_note(note_path(path)) or read_note(external_note_path(path))) if path.is_file() else None
+def downloaded_files() -> Iterator[tuple[Path, ...]]:
+    """Each verified file with its note, and what interrupted downloads have left.
 
-
-def _find_in_mirror(file: RemoteFile) -> Path | None:
-    directory = environment.mirror_directory()
-    if directory is None or not os.path.isfile(directory / file.path):
-        return None
-    path = directory / file.path
-    if not file.fits(path.stat().st_size):
-        _LOGGER.warning("%s has %d bytes, and %s are listed.", path, path.stat().st_size, file.listed)
-    if file.sha256 is not None and (found := file_sha256(path)) != file.sha256:
-        raise _sha256_error(path, file.sha256, found, f"Replace it in the directory of KERAS_VIT_MIRROR: {directory}")
-    return path
-
-
-def _find_in_cache(file: RemoteFile) -> Path | None:
-    path = file.place
-    note = read_note(note_path(path)) if os.path.isfile(path) else None
-    if note is None:
-        return None
-    if (found := file_sha256(path)) != note["sha256"]:
-        raise _sha256_error(path, note["sha256"], found, f"{_delete_hint(path)}, and it is downloaded again.")
-    if file.sha256 not in (None, found):
-        raise _sha256_error(path, file.sha256, found, f"{_delete_hint(path)}, or correct the `sha256` asked for.")
-    if not is_current(note, path):
-        write_note(note_path(path), path, found, str(note.get("url", "")))
-    return path
-
-
-def _sha256_error(path: Path, expected: str, found: str, remedy: str) -> DownloadError:
-    return DownloadError(
-        f"a file at hand must have the sha256 it had when verified, or that you ask for; this one has changed or is "
-        f"another.\nReceived: {path}: expected {expected}, got {found}\n{remedy}"
-    )
-
-
-def _delete_hint(path: Path) -> str:
-    return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(note_path(path)))}`)"
-
-
-def _is_content(path: Path) -> bool:
-    if path.relative_to(cache_dir()).parts[0] in NO_DOWNLOADS:
-        return False
-    is_note = path.suffix == ".json" and not note_path(path).exists()
-    return not is_note and not path.name.endswith(_NOT_CONTENT)
+    Of a file of huggingface_hub's it is the note alone. Links, and files without a note, were put there by others.
+    """
+    folder = cache_dir()
+    for path in sorted(folder.rglob("*")):
+        top, note = path.relative_to(folder).parts[0], note_path(path)
+        if top in NO_DOWNLOADS or path.is_symlink() or not path.is_file():
+            continue
+        if top == EXTERNAL_NOTES and read_note(path):
+            yield (path,)
+        elif path.name.startswith(PREFIX) and path.suffix == ".part":
+            if path.stat().st_mtime < time.time() - ABANDONED:  # a younger one may be another process'
+                yield (path, note)
+        elif _is_current(read_note(note), path):
+            yield (path, note)
 
 
 def page_hint(path: Path) -> str:
@@ -216,7 +191,7 @@ def page_hint(path: Path) -> str:
 
 def note_path(path: Path) -> Path:
     """The place of the note of a file in this cache."""
-    return path.with_name(path.name + ".json")
+    return path.with_name(f"{path.name}.json")
 
 
 def external_note_path(path: Path) -> Path:
@@ -233,53 +208,40 @@ def read_note(place: Path) -> dict | None:
 
 def write_note(place: Path, path: Path, sha256: str, url: str) -> None:
     """Writes the note of the verified file at `path`, unless the cache cannot be written, or has another file there."""
-    before = read_json_object(place)
-    if before and "sha256" not in before:
+    if "sha256" not in (read_json_object(place) or {"sha256": ""}):
         return
-    note = {"sha256": sha256, **_stamp(path), "url": environment.redacted(url)}
-    if place != note_path(path):
-        note["path"] = str(path)
+    note = {"sha256": sha256, "size": path.stat().st_size, "url": environment.redacted(url), "path": str(path)}
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(place) as part:
             Path(part).write_text(json.dumps(note))
 
 
-def is_current(note: dict, path: Path) -> bool:
-    """Whether the file has the size, time and inode that it had when it was noted."""
-    return all(note.get(key) == value for key, value in _stamp(path).items())
+def _find_note(path: Path) -> dict | None:
+    """The note of a file of this cache or of huggingface_hub's, or None."""
+    return (read_note(note_path(path)) or read_note(external_note_path(path))) if path.is_file() else None
 
 
-def external_files() -> list[Path]:
-    """The files in other caches that have a note and are still there, in the order of their paths."""
-    found = [read_note(place) for place in (cache_dir() / EXTERNAL_NOTES).glob("*.json")]
-    paths = {Path(str(note.get("path", ""))) for note in found if note}
-    return sorted(path for path in paths if path.is_file())
+def _is_current(note: dict | None, path: Path) -> bool:
+    return note is not None and note.get("size") == path.stat().st_size
 
 
-def _stamp(path: Path) -> dict[str, int]:
-    status = path.stat()
-    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
+def _check_sha256(path: Path, expected: str, remedy: str) -> str:
+    found = file_sha256(path)
+    if found != expected:
+        raise DownloadError(
+            "a file must have the SHA-256 of its download, or the one that you ask for.\n"
+            f"Received: {path}, which must have {expected} and has {found}\n{remedy}"
+        )
+    return found
 
 
-_EXTERNAL_NOTE = re.compile(r"[0-9a-f]{32}\.json")
-_BROKEN_OFF = 3600  # seconds without a byte; a younger part may be another process'
+def _delete_hint(path: Path) -> str:
+    return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(note_path(path)))}`)"
 
 
-def downloaded_files() -> Iterator[tuple[Path, ...]]:
-    """Each verified, unchanged file with its note, and what interrupted downloads have left.
-
-    Of a file of huggingface_hub's it is the note alone. Links, and files without a note, were put there by others.
-    """
-    folder = cache_dir()
-    for path in sorted(folder.rglob("*")):
-        top, note = path.relative_to(folder).parts[0], note_path(path)
-        if top in NO_DOWNLOADS or path.is_symlink() or not path.is_file():
-            continue
-        if top == EXTERNAL_NOTES and _EXTERNAL_NOTE.fullmatch(path.name) and read_note(path):
-            yield (path,)
-        elif path.suffix == ".part":
-            if PartialFile(path).is_own and path.stat().st_mtime < time.time() - _BROKEN_OFF:
-                yield (path, note)
-        elif (found := read_note(note)) and is_current(found, path):
-            yield (path, note)
+def _is_content(path: Path) -> bool:
+    if path.relative_to(cache_dir()).parts[0] in NO_DOWNLOADS:
+        return False
+    is_note = path.suffix == ".json" and not note_path(path).exists()
+    return not is_note and not path.name.endswith(_NOT_CONTENT)

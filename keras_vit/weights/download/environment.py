@@ -16,8 +16,7 @@ from keras_vit.pages.formatting import printable
 
 _DEFAULT_TIMEOUT = 30.0  # seconds
 _LONGEST_TIMEOUT = 1e6  # likewise, 12 days; sockets and threads refuse to wait for much more
-_SWITCH = {"1": True, "true": True, "yes": True, "on": True, "": False, "0": False, "false": False, "no": False}
-_SWITCH["off"] = False
+_ON, _OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 def mirror_directory() -> Path | None:
@@ -42,20 +41,15 @@ def mirror_url(path: str) -> str | None:
     """The place of `path` below the URL prefix in `KERAS_VIT_MIRROR`, or None if there is no prefix.
 
     Raises:
-        ValueError: if the prefix is neither https nor an allowed http, or does not end in its path.
+        ValueError: if the prefix is neither https nor an allowed http, or has a query.
     """
     prefix = os.environ.get("KERAS_VIT_MIRROR", "")
     if "://" not in prefix:
         return None
-    if "?" in prefix or "#" in prefix:
-        raise ValueError(
-            "a URL prefix in KERAS_VIT_MIRROR must end in its path, since the places of files are appended to it.\n"
-            f"Received: KERAS_VIT_MIRROR={redacted(prefix)}. Leave out the query."
-        )
-    if not is_safe(prefix):
+    if "?" in prefix or "#" in prefix or not is_safe(prefix):
         raise ValueError(
             "a URL prefix in KERAS_VIT_MIRROR must be https (http only for this machine, or with "
-            "KERAS_VIT_ALLOW_HTTP=1), since nothing else says who answers.\n"
+            "KERAS_VIT_ALLOW_HTTP=1) and have no query, since the places of files are appended to it.\n"
             f"Received: KERAS_VIT_MIRROR={redacted(prefix)}"
         )
     return f"{prefix.rstrip('/')}/{urllib.parse.quote(path)}"
@@ -120,6 +114,6 @@ def is_loopback(host: str) -> bool:
 
 def _switch(name: str) -> bool:
     value = os.environ.get(name, "")
-    if value.lower() not in _SWITCH:
+    if value.lower() not in _ON + _OFF:
         raise ValueError(f"{name} must be 1 or 0, so that it is clear what is meant.\nReceived: {name}={value}")
-    return _SWITCH[value.lower()]
+    return value.lower() in _ON

@@ -17,23 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import install_hint
-from keras_vit.files import read_json_object
-from keras_vit.weights.download import cache, check_network, fetch, get_local
-from keras_vit.weights.download.cache import Check
+from keras_vit.files import file_sha256, read_json_object
+from keras_vit.weights.download import cache, fetch
+from keras_vit.weights.download.cache import Check, check_network, find_local
 from keras_vit.weights.download.environment import mirror_url, redacted, timeout_seconds
 from keras_vit.weights.download.remote import DownloadError, OfflineError, RemoteFile, download_error
 
-JSON_FILES = (
-    "config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-)  # what a repository says of its weights
+# What a repository says of its weights.
+JSON_FILES = ("config.json", "preprocessor_config.json", "processor_config.json")
 _LARGEST_JSON = 4_000_000  # bytes; the label list of ImageNet-21k takes 1.5 MB
 _LOGGER = logging.getLogger("keras_vit")
-
-
-class _DamagedError(Exception):
-    """A file in huggingface_hub's cache has another digest than the Hub's."""
 
 
 def fetch_from_hub(
@@ -53,9 +46,10 @@ def fetch_from_hub(
         others: names of files that a repository may have with its weights, by default what says which they are.
 
     Raises:
-        OfflineError, DownloadError: as `fetch`; whatever huggingface_hub raises is one of them.
+        OfflineError, DownloadError: as `fetch`; whatever huggingface_hub raises is one of them. Also if the repository
+            has one of `others`, and it does not come whole.
     """
-    if path := get_local(file, check):
+    if path := find_local(file, check):
         return path
     hub = _library()
     path = _find_cached(hub, file, repository, revision)
@@ -64,7 +58,7 @@ def fetch_from_hub(
         return _fetch_from_mirror(file, check, others)
     path = _fetch_verified(hub, file, repository, revision, path, check)
     for name in others:
-        with _warn_if_missing(path.with_name(name)):
+        with _allow_missing(path.with_name(name)):
             _fetch_json(hub, _sibling(file, name), repository, path.parent)
         if others is JSON_FILES and "pretrained_cfg" in (read_json_object(path.with_name(name), _LARGEST_JSON) or {}):
             break  # timm's, which says all
@@ -122,6 +116,13 @@ def _library() -> Any:
     return huggingface_hub
 
 
+def _library_faults(file: RemoteFile) -> contextlib.AbstractContextManager[None]:
+    """Turns whatever the library raises into a `DownloadError`."""
+    return library_faults(
+        lambda words, offline: download_error(file, words, kind=OfflineError if offline else DownloadError)
+    )
+
+
 def _find_cached(hub: Any, file: RemoteFile, repository: str, revision: str | None) -> Path | None:
     with _library_faults(file):  # which says what names it takes
         found = hub and hub.try_to_load_from_cache(repository, file.name, revision=revision)
@@ -136,7 +137,7 @@ def _sibling(file: RemoteFile, name: str) -> RemoteFile:
 def _fetch_from_mirror(file: RemoteFile, check: Check, others: Sequence[str]) -> Path:
     """A mirror has every file under its path, and it is kept in this package's cache, as those of other servers."""
     for name in others:  # before the weights, which once at hand end every later search
-        with _warn_if_missing():
+        with _allow_missing():
             fetch(_sibling(file, name), check=check_json if name in JSON_FILES else None)
     return fetch(file, check=check)
 
@@ -145,22 +146,26 @@ def _fetch_json(hub: Any, file: RemoteFile, repository: str, snapshot: Path) -> 
     """Brings a JSON file into the snapshot if the repository has one; the library remembers if it has none."""
     found = hub.try_to_load_from_cache(repository, file.name, revision=snapshot.name)
     if found is None and mirror_url(file.path):
-        raise download_error(file, "it is not in the folder of the weights, and KERAS_VIT_MIRROR stands in for the Hub")
+        reason = "it is not in the folder of the weights, and KERAS_VIT_MIRROR stands in for the Hub"
+        raise download_error(file, reason, kind=OfflineError)
     if found is None or isinstance(found, str):  # a mark says that the repository has none
         _fetch_verified(hub, file, repository, snapshot.name, Path(found) if found else None, None)
 
 
 @contextlib.contextmanager
-def _warn_if_missing(path: Path | None = None) -> Iterator[None]:
-    """Warns if an optional file cannot be had; a damaged file at `path` is still an error."""
+def _allow_missing(path: Path | None = None) -> Iterator[None]:
+    """Goes on without a file that the repository has not, and with a warning if only the network is missing.
+
+    Any other fault is an error, as a model is computed and photos are prepared by what the file says.
+    """
     try:
         yield
     except DownloadError as error:
-        if path and path.exists():
+        if is_missing(error):
+            return
+        if not isinstance(error, OfflineError) or (path and path.exists()):
             raise
-        reason = str(error).partition("\n")[0]
-        if not is_missing(error):
-            _LOGGER.warning("%s So what it says of the model is not known.", reason)
+        _LOGGER.warning("%s So what it says of the model is not known.", str(error).partition("\n")[0])
 
 
 def _fetch_verified(
@@ -168,114 +173,86 @@ def _fetch_verified(
 ) -> Path:
     """The library's file, with the Hub's digest; downloaded if it is missing or damaged."""
     if path is not None:
-        try:
-            return _check_valid(path, file, check)
-        except _DamagedError as fault:
-            _LOGGER.warning("%s is damaged, and downloaded again: %s.", path, fault)
-            check_network(file)
-            _remove(path, file)
+        if not (damage := _damage(path, file, check)):
+            return path
+        _LOGGER.warning("%s is damaged, and is to be downloaded again: %s.", path, damage)
+        check_network(file)
+        _remove(path, file)
     check_network(file)
     if hub is None:
         raise download_error(file, f"huggingface_hub is not installed ({install_hint('hub')})")
-    path, url, listed = _download(hub, file, repository, revision)
-    file = dataclasses.replace(file, url=url)
-    try:
-        return _check_valid(path, file, check, listed)
-    except _DamagedError as fault:
+    path, file, listed = _download(hub, file, repository, revision)
+    if damage := _damage(path, file, check, listed):
         _remove(path, file)
-        raise download_error(file, f"{fault}. It is removed, and the next call downloads it again") from fault
+        raise download_error(file, f"{damage}. It is removed, and the next call downloads it again")
+    return path
 
 
-def _remove(path: Path, file: RemoteFile) -> None:
-    """Removes a damaged file from a snapshot, and its blob, which the library would else link to again."""
-    blobs = [path.parents[2] / "blobs" / _blob_name(path)] if path.is_symlink() else []
-    try:
-        for place in (*blobs, path):
-            place.unlink(missing_ok=True)
-    except OSError as error:
-        raise download_error(file, f"it is damaged and could not be removed ({error.strerror}): {path}") from error
+def _download(hub: Any, file: RemoteFile, repository: str, revision: str | None) -> tuple[Path, RemoteFile, str]:
+    """Downloads a file by the library: the path in its cache, the file with its address, and the Hub's digest.
 
-
-def _download(hub: Any, file: RemoteFile, repository: str, revision: str | None) -> tuple[Path, str, str]:
-    """Downloads a file by the library if its listing fits; the path in its cache, the address and the digest."""
+    Raises:
+        DownloadError: also, before a byte comes, if the Hub lists another size or digest than those of `file`.
+    """
     timeout, known = timeout_seconds(), None
     with _library_faults(file):
         from huggingface_hub.errors import RemoteEntryNotFoundError
 
-        url = hub.hf_hub_url(repository, file.name, revision=revision)
-    file = dataclasses.replace(file, url=url)
+        file = dataclasses.replace(file, url=hub.hf_hub_url(repository, file.name, revision=revision))
     # Asked here first, since the download would try for half a minute to reach a Hub that is not there. What the
     # repository has not is asked for again, so that the library remembers the answer.
     with _library_faults(file), contextlib.suppress(RemoteEntryNotFoundError):
-        known = hub.get_hf_file_metadata(url, timeout=timeout)
-    if known:
-        _check_listed(file, known)
+        known = hub.get_hf_file_metadata(file.url, timeout=timeout)
+    if known and known.size is not None and not file.fits(known.size):
+        raise download_error(file, f"its size differs: expected {file.listed}, and the Hub lists {known.size} bytes")
+    if known and file.sha256 and re.fullmatch("[0-9a-f]{64}", known.etag or "") and file.sha256 != known.etag:
+        raise download_error(file, f"its sha256 differs: expected {file.sha256}, and the Hub lists {known.etag}")
     with _library_faults(file):
         path = Path(hub.hf_hub_download(repository, file.name, revision=revision, etag_timeout=timeout))
-    return path, url, known.etag if known and known.commit_hash == path.parent.name else ""
+    return path, file, known.etag if known and known.commit_hash == path.parent.name else ""
 
 
-def _check_listed(file: RemoteFile, known: Any) -> None:
-    """Refuses a file that the Hub lists with another size or digest, before a byte is brought."""
-    if known.size is not None and not file.fits(known.size):
-        reason = f"its size differs, by a changed file: expected {file.listed}, got {known.size} bytes announced"
-        raise download_error(file, reason)
-    if file.sha256 and re.fullmatch("[0-9a-f]{64}", known.etag or "") and file.sha256 != known.etag:
-        raise download_error(file, f"its sha256 differs: expected {file.sha256}, and the Hub lists {known.etag}")
+def _remove(path: Path, file: RemoteFile) -> None:
+    """Removes a damaged file from a snapshot, and its blob, which the library would else link to again."""
+    try:
+        if blob := _blob_name(path):
+            (path.parents[2] / "blobs" / blob).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise download_error(file, f"it is damaged and could not be removed ({error.strerror}): {path}") from error
 
 
-def _check_valid(path: Path, file: RemoteFile, check: Check | None, listed: str = "") -> Path:
-    """The path of a snapshot's file with the right digest; its content is checked unless a note says that it was.
+def _damage(path: Path, file: RemoteFile, check: Check | None, listed: str = "") -> str:
+    """How a snapshot's file differs from the Hub's, in words; empty if it does not, and then its content is checked.
 
-    One that is the Hub's own, and yet not the one asked for or not valid for us, stays: other programs may use it.
-
-    Args:
-        listed: its digest by the Hub, where the library was just asked for it.
+    Its digest by the Hub is the name of its blob, else `listed`, else that of its note. Its content is checked once.
 
     Raises:
-        _DamagedError: if it has another digest than the Hub's: that of its note, of its blob's name, or `listed`.
-        DownloadError: if it is not valid.
+        DownloadError: for a file that is the Hub's, and yet not the one asked for or not valid for us. It stays, since
+            other programs may use it.
     """
     try:
         place = cache.external_note_path(path)
-        note = cache.read_note(place)
-        sha256 = cache.file_sha256(path)
-        _check_digest(path, sha256, _blob_name(path) or listed or (note["sha256"] if note else ""))
-        if note and note["sha256"] == sha256 and cache.is_current(note, path) and file.sha256 in (None, sha256):
-            return path
-        cache.check_valid(path, file, check, sha256)
-        if check is not None:
-            cache.write_note(place, path, sha256, file.url)
+        noted, sha256 = (cache.read_note(place) or {}).get("sha256"), file_sha256(path)
+        expected, found, kind = _blob_name(path) or listed or noted or "", sha256, "sha256"
+        if re.fullmatch("[0-9a-f]{40}", expected):  # of a file that is not in LFS
+            start, kind = b"blob %d\0" % path.stat().st_size, "Git digest"
+            with open(path, "rb") as content:
+                found = hashlib.file_digest(content, lambda: hashlib.sha1(start, usedforsecurity=False)).hexdigest()
+        if found != expected and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", expected):
+            return f"its {kind} differs: expected {expected}, got {found}{cache.page_hint(path)}"
+        if noted != sha256 or file.sha256 not in (None, sha256):
+            cache.check_valid(path, file, check, sha256)
+            if check is not None:
+                cache.write_note(place, path, sha256, file.url)
     except cache.InvalidFileError as fault:
         raise download_error(file, f"{fault}. It stays in huggingface_hub's cache, at {path}") from fault
     except OSError as error:
         reason = f"it cannot be read in huggingface_hub's cache ({error.strerror or error}): {path}"
         raise download_error(file, reason) from error
-    return path
-
-
-def _check_digest(path: Path, sha256: str, expected: str) -> None:
-    """Compares the sha256 of a file in LFS, as weights are, or Git's sha1 of another, as the library does not."""
-    if re.fullmatch("[0-9a-f]{64}", expected):
-        kind, found = "sha256", sha256
-    elif re.fullmatch("[0-9a-f]{40}", expected):
-        start = b"blob %d\0" % path.stat().st_size
-        with open(path, "rb") as file:
-            kind = "Git digest"
-            found = hashlib.file_digest(file, lambda: hashlib.sha1(start, usedforsecurity=False)).hexdigest()
-    else:
-        return  # no digest of the content
-    if found != expected:
-        raise _DamagedError(f"its {kind} differs: expected {expected}, got {found}{cache.page_hint(path)}")
+    return ""
 
 
 def _blob_name(path: Path) -> str:
     """The digest that a snapshot's file links to, of the first link and not of the last; empty without links."""
     return os.path.basename(os.readlink(path)) if path.is_symlink() else ""
-
-
-def _library_faults(file: RemoteFile) -> contextlib.AbstractContextManager[None]:
-    """Turns whatever the library raises into a `DownloadError`."""
-    return library_faults(
-        lambda words, offline: download_error(file, words, kind=OfflineError if offline else DownloadError)
-    )

@@ -52,10 +52,6 @@ class RemoteFile:
             )
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", self.sha256):
             raise ValueError(f"`sha256` must be 64 hexadecimal digits.\nReceived: sha256={self.sha256!r}")
-        if (self.size is not None and self.size < 0) or self.size_tolerance < 0:
-            raise ValueError(
-                f"sizes are bytes, 0 or more.\nReceived: size={self.size}, size_tolerance={self.size_tolerance}"
-            )
         object.__setattr__(self, "sha256", self.sha256 and self.sha256.lower())
 
     @property

@@ -1,188 +1,277 @@
-"""One try of bringing a file over http into a partial file, from where the last try ended.
+"""Brings a file over http into a partial file, and goes on where an earlier try or a killed process ended.
 
-`requests` and its urllib3 do http, TLS, proxies and timeouts of silence. They leave to the caller what is here:
-resuming, the rule for each redirect, bounds on size, space and slowness, and digests. Every fault of the network ends
-in a `TransferError`. Imports neither Keras nor TensorFlow.
+`requests` and its urllib3 do http, TLS, proxies and redirects, and bound the silence of a server. They leave to the
+caller what is here: resuming, https at each redirect, bounds on size, space and slowness, and digests. Imports neither
+Keras nor TensorFlow.
 """
 
 import base64
-import binascii
 import contextlib
+import errno
 import hashlib
-import io
-import math
+import json
+import logging
 import re
 import shutil
+import socket
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import requests
 import urllib3
 
-from keras_vit.files import file_sha256
-from keras_vit.weights.download.cache import InvalidFileError
+from keras_vit.files import read_json_object
+from keras_vit.pages.formatting import printable
+from keras_vit.weights.download.cache import Check, InvalidFileError, check_valid
 from keras_vit.weights.download.environment import is_loopback, is_safe, redacted
-from keras_vit.weights.download.partial_file import PartialFile, TransferError, validator
-from keras_vit.weights.download.remote import RemoteFile, megabytes
+from keras_vit.weights.download.remote import DownloadError, OfflineError, RemoteFile, download_error, megabytes
 
 PAUSES = (0.5, 1.0, 2.0)  # seconds before the second, third and last try
-REDIRECTS = 5
 LONGEST_WAIT = 60.0  # seconds that a server's Retry-After is followed
 SLOWEST = 1024  # bytes a second over one timeout, below which a try is given up
-LARGEST = 16 << 30  # bytes of a body that announces no size; G/14, the largest published, has 7.4e9
+LARGEST = 16 << 30  # bytes of a body that announces no size; nor more than half of what the disk has free
+_SILENT = 5.0  # seconds of waiting without a message
 _CHUNK = 1 << 18  # bytes
-_MOST_DIGITS = 18  # of a number of bytes; Python refuses to read some thousands
-Report = Callable[[int, int | None], object]  # of bytes so far and bytes in all, None if unknown
+_REDIRECTS = 5
+_STRONG = re.compile(r'"[!#-~]*"')  # an ETag that promises equal bytes
 _HEADERS = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}  # sizes and digests are of the bytes as stored
+_LIBRARY_ERRORS = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError)
+_LOGGER = logging.getLogger("keras_vit")
+Report = Callable[[int, int | None], object]  # of bytes so far and bytes in all, None if unknown
 
 
-class Deadline:
-    """When a step of an answer must be complete: its head, or the next piece of its body.
+class TransferError(Exception):
+    """A try failed; another may succeed after `wait` seconds, and none will if that is None."""
 
-    The timeouts of `requests` and urllib3 bound the silence between two bytes. A server can send the bytes of a head,
-    of a chunk's size or of trailers one by one; the library then waits without end.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        self.timeout, self.due = timeout, math.inf
-
-    def start(self) -> None:
-        """Begins a step."""
-        self.due = time.monotonic() + self.timeout
-
-
-class _DeadlineReader(io.RawIOBase):
-    """What a server sends until the deadline runs out."""
-
-    def __init__(self, raw: io.RawIOBase, deadline: Deadline) -> None:
-        self._raw, self._deadline = raw, deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        if time.monotonic() > self._deadline.due:
-            raise TimeoutError
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _DeadlineSocket:
-    """A socket whose file is a `_DeadlineReader`."""
-
-    def __init__(self, sock: Any, deadline: Deadline) -> None:
-        self._sock, self._deadline = sock, deadline
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-    def makefile(self, *_: Any) -> io.BufferedReader:
-        return io.BufferedReader(_DeadlineReader(self._sock.makefile("rb", buffering=0), self._deadline))
-
-
-class DeadlineAdapter(requests.adapters.HTTPAdapter):
-    """Makes connections whose answers are bounded by a deadline."""
-
-    def __init__(self, deadline: Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def get_connection_with_tls_context(self, *arguments: Any, **keywords: Any) -> Any:
-        pool = super().get_connection_with_tls_context(*arguments, **keywords)
-        kind, deadline = pool.ConnectionCls, self._deadline
-
-        def connect(connection: Any) -> None:  # which has timeouts of its own, TLS included
-            kind.connect(connection)
-            connection.sock = _DeadlineSocket(connection.sock, deadline)
-            deadline.start()
-
-        if kind.__name__ != "Bounded":  # as after a redirect to the same server
-            pool.ConnectionCls = type("Bounded", (kind,), {"connect": connect})
-        return pool
-
-
-class TransientError(TransferError):
-    """A try failed, and another may succeed, after `wait` seconds if the server says so."""
-
-    def __init__(self, reason: str, wait: float = 0.0) -> None:
+    def __init__(self, reason: str, wait: float | None = None, kind: type[DownloadError] = DownloadError) -> None:
         super().__init__(reason)
-        self.wait = wait
+        self.wait, self.kind = wait, kind
 
 
-class UnreachableError(TransientError):
-    """No connection: no network, no such host, or no server."""
-
-
-def download(file: RemoteFile, url: str, part: PartialFile, *, timeout: float, report: Report) -> str:
-    """Tries once to complete the part, and gives its sha256.
+def download(file: RemoteFile, url: str, part: Path, check: Check | None, timeout: float, report: Report) -> str:
+    """Completes the partial file in at most four tries, and returns its sha256.
 
     Args:
         url: where to get it; `file.url` or a mirror's.
-        timeout: longest silence in seconds, and of a head or a frame the longest time.
+        part: its bytes are continued if a note next to it says of which version of the file they are.
+        check: as for `fetch`.
+        timeout: longest silence in seconds.
         report: called with bytes so far and bytes in all, None if unknown.
-
-    Raises:
-        InvalidFileError: what came, or is announced, is not the file.
-        TransferError: the try failed; the part is kept if it can be continued.
     """
-    note: Any = part.read_note(url)
-    if note is None or part.size != note["size"]:
-        deadline = Deadline(timeout)
-        with _open_response(url, _range_headers(part, note), deadline) as (response, announced):
-            continues = response.status_code == 206
-            if continues:
-                _check_continuation(response, note, part)
-            else:
-                note = _make_note(url, response, announced)
-                _check_listed(file, note["size"])
-            _check_space(part, (note["size"] or file.size or 0) - (part.size if continues else 0))
-            if not continues:
-                part.restart(note)
-            _receive(response, part, file, note, deadline, report)
-    return _check_complete(file, note, part)
+    for number, pause in enumerate((*PAUSES, None), 1):
+        continued = _read_note(part, url) is not None
+        try:
+            note = _bring(file, url, part, timeout, report)
+            return _check_complete(file, part, note, check)
+        except InvalidFileError as error:
+            remove_part(part)
+            fault = TransferError(str(error), 0.0 if continued else None)  # the bytes from before may be to blame
+        except TransferError as error:
+            fault = error
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                remove_part(part)
+            raise
+        if pause is None or fault.wait is None or (number == 1 and fault.kind is OfflineError):
+            break
+        wait = max(pause, fault.wait)
+        level = logging.WARNING if wait > _SILENT else logging.INFO
+        _LOGGER.log(level, "Waiting %.0f s for %s: %s.", wait, file.label, printable(fault))
+        time.sleep(wait)
+    tries = f", after {number} tries" if number > 1 else ""
+    raise download_error(file, f"{fault}{tries}", url, fault.kind)
 
 
-@contextlib.contextmanager
-def _open_response(url: str, headers: dict, deadline: Deadline) -> Iterator[tuple[requests.Response, dict[str, str]]]:
-    """The response after at most five redirects, its status accepted, and the digests the hops announced."""
-    announced: dict[str, str] = {}
-    with requests.Session() as session:
-        for scheme in ("http://", "https://"):
-            session.mount(scheme, DeadlineAdapter(deadline))
-        for _ in range(REDIRECTS + 1):
-            _check_safe(url)
-            settings = _settings(session, url)
-            proxy = requests.utils.select_proxy(url, settings["proxies"])
-            with _name_proxy(proxy):
-                response = _get(session, url, headers, deadline.timeout, settings)
-            announced |= _announced_digests(response.headers)
-            target = _redirect_target(session, response)
-            if target is None:
-                break
-            response.close()
-            with contextlib.suppress(ValueError):  # such as an unclosed bracket; then the target itself is refused
-                target = urllib.parse.urljoin(url, target)
-            url = target
+def _bring(file: RemoteFile, url: str, part: Path, timeout: float, report: Report) -> dict:
+    """Tries once to bring what the part lacks; returns the note of what the server says of the file."""
+    note: Any = _read_note(part, url)
+    size = part.stat().st_size if note else 0
+    if note and size == note["size"]:
+        return note
+    asked = {"Range": f"bytes={size}-", "If-Range": note["etag"]} if note else {}
+    with _open(url, asked, timeout) as (response, adapter):
+        if response.status_code == 200:
+            note, size = _make_note(url, response), 0
+            if note["size"] is not None and not file.fits(note["size"]):
+                raise InvalidFileError(
+                    "its size differs, by a changed file, or a login or proxy that answers instead: expected "
+                    f"{file.listed}, got {note['size']} bytes announced"
+                )
+        elif not _goes_on(response, note, size):
+            remove_part(part)
+            sent = response.headers.get("Content-Range", "")
+            sent = f"another part ({sent!r:.99})" if sent else "another version"
+            raise TransferError(f"asked to continue at byte {size}, the server sent {sent}", 0)
+        _check_space(part, (note["size"] or file.size or 0) - size)
+        if size == 0:
+            remove_part(part)  # and not cut to nothing, since it may be a pipe or a link
+            part.touch()
+            if note["etag"] and note["size"]:  # else it could not be continued
+                note_of(part).write_text(json.dumps(note))
+        _receive(file, part, note, response, adapter, report)
+    return note
+
+
+def note_of(part: Path) -> Path:
+    """The place of the note of a partial file."""
+    return part.with_name(f"{part.name}.json")
+
+
+def remove_part(part: Path) -> None:
+    """Removes a partial file and its note, if they are there."""
+    part.unlink(missing_ok=True)
+    note_of(part).unlink(missing_ok=True)
+
+
+def _read_note(part: Path, url: str) -> dict | None:
+    """The note of a part that can be continued from this url, else None."""
+    note = read_json_object(note_of(part)) or {}
+    etag, size = str(note.get("etag")), note.get("size")
+    if note.get("url") != redacted(url) or not _STRONG.fullmatch(etag) or not isinstance(size, int):
+        return None
+    return note if part.is_file() and 0 < part.stat().st_size <= size else None
+
+
+def _make_note(url: str, response: requests.Response) -> dict:
+    """What the server says of this version of the file: an ETag for If-Range, the size and digests, or None."""
+    length, etag = response.headers.get("Content-Length", ""), response.headers.get("ETag", "")
+    if length.isdecimal() and len(length) > 18:  # which no disk has, and Python reads no int of thousands
+        raise TransferError(f"the server announces a body of {len(length):,} digits of bytes")
+    note: dict[str, Any] = {"url": redacted(url), "etag": etag if _STRONG.fullmatch(etag) else None}
+    note |= {"size": int(length) if length.isdecimal() else None, "date": response.headers.get("Last-Modified")}
+    # Google's store sends an md5, a redirect of Hugging Face a sha256.
+    for headers in (hop.headers for hop in (*response.history, response)):
+        md5 = re.search(r"\bmd5=([\w+/]{22}==)", headers.get("x-goog-hash", ""), re.ASCII)
+        sha256 = re.fullmatch(r'"?([0-9a-f]{64})"?', headers.get("x-linked-etag", ""))
+        note |= {"md5": base64.b64decode(md5[1]).hex()} if md5 else {}
+        note |= {"sha256": sha256[1]} if sha256 else {}
+    return note
+
+
+def _goes_on(response: requests.Response, note: dict, size: int) -> bool:
+    """Whether the answer goes on after `size` bytes with the noted version, also if the server knows no If-Range."""
+    headers = response.headers
+    is_rest = re.fullmatch(rf"bytes {size}-\d+/{note['size']}", headers.get("Content-Range", "")) is not None
+    is_same = headers.get("ETag") == note["etag"] and headers.get("Last-Modified") in (None, note.get("date"))
+    return response.status_code == 206 and is_rest and is_same
+
+
+def _check_space(part: Path, needed: int) -> None:
+    free = shutil.disk_usage(part.parent).free
+    if needed > free:
+        raise TransferError(
+            f"the disk of {part.parent} is too full: {megabytes(needed)} are needed, {megabytes(free)} are free; "
+            "make room, or set KERAS_VIT_CACHE to a folder elsewhere"
+        )
+
+
+def _receive(
+    file: RemoteFile, part: Path, note: dict, response: requests.Response, adapter: "_Adapter", report: Report
+) -> None:
+    """Appends the body to the part."""
+    listed = file.size + file.size_tolerance if file.size else min(LARGEST, shutil.disk_usage(part.parent).free // 2)
+    most = listed if note["size"] is None else note["size"]
+    with open(part, "ab") as out:
+        while chunk := response.raw.read1(_CHUNK):
+            adapter.size += len(chunk)
+            if out.tell() + len(chunk) > most:
+                raise InvalidFileError(f"more bytes came than expected: expected at most {most}")
+            out.write(chunk)
+            report(out.tell(), note["size"])
+    if adapter.fault:  # since the end of a body without a length looks the same
+        raise adapter.fault
+
+
+def _check_complete(file: RemoteFile, part: Path, note: dict, check: Check | None) -> str:
+    """The sha256 of a part with all bytes, the announced digests, and a valid content."""
+    size, least = part.stat().st_size, note["size"] or (file.size or 0) - file.size_tolerance
+    if size < least:
+        raise TransferError(f"the body ended early: expected at least {least} bytes, got {size}", 0.0)
+    found = {"sha256": check_valid(part, file, check)}
+    if "md5" in note:
+        with open(part, "rb") as content:
+            found["md5"] = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    for name, digest in found.items():
+        if note.get(name, digest) != digest:
+            raise InvalidFileError(f"its {name} must be {note[name]}, as its server says, and is {digest}")
+    return found["sha256"]
+
+
+class _Adapter(requests.adapters.HTTPAdapter):
+    """Sends each request of a chain of redirects: by https, and without a proxy to this machine.
+
+    It ends a connection that brings fewer than `SLOWEST` bytes a second over one timeout. The timeouts of `requests`
+    bound the silence between two bytes alone, and a server can send a head or the size of a chunk byte by byte.
+
+    Attributes:
+        size: bytes of bodies so far, which the reader counts.
+        fault: why a connection was ended.
+        proxy: of the last request.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__()
+        self.timeout, self.size = timeout, 0
+        self.fault: TransferError | None = None
+        self.proxy: str | None = None
+        self._socket, self._ended = None, threading.Event()
+
+    def send(  # with the arguments of requests, by place and by name
+        self,
+        request: Any,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: Any = True,
+        cert: Any = None,
+        proxies: Any = None,
+    ) -> requests.Response:
+        _check_safe(request.url)
+        if is_loopback(urllib.parse.urlsplit(request.url).hostname or ""):
+            proxies = {}
+            request.headers.pop("Proxy-Authorization", None)
+        self.proxy = requests.utils.select_proxy(request.url, proxies)
+        response = super().send(request, stream, timeout, verify, cert, proxies)
+        self.stop()
+        if response.is_redirect:
+            response.close()  # else the session reads its body, however long
         else:
-            raise TransferError(f"more than {REDIRECTS} redirects")
-        with response:
-            with _name_proxy(proxy):
-                _check_status(response, with_range="Range" in headers)
-            yield response, announced
+            self._start(self._socket)
+        return response
 
+    def get_connection_with_tls_context(self, *arguments: Any, **keywords: Any) -> Any:
+        pool = super().get_connection_with_tls_context(*arguments, **keywords)
+        kind, start = pool.ConnectionCls, self._start
 
-def _redirect_target(session: requests.Session, response: requests.Response) -> str | None:
-    """Where a redirect leads to, None if it is none."""
-    try:
-        return session.get_redirect_target(response)
-    except UnicodeDecodeError:
-        response.close()
-        raise TransferError("the server redirects to an address that is no text") from None
+        def connect(connection: Any) -> None:  # which has timeouts of its own, TLS included
+            kind.connect(connection)
+            start(connection.sock)
+
+        pool.ConnectionCls = type("Watched", (kind,), {"connect": connect})
+        return pool
+
+    def stop(self) -> None:
+        """Ends the watch."""
+        self._ended.set()
+
+    def _start(self, connection: Any) -> None:
+        self.stop()
+        self._socket, self._ended = connection, threading.Event()
+        threading.Thread(target=self._watch, args=(connection, self._ended), daemon=True).start()
+
+    def _watch(self, connection: Any, ended: threading.Event) -> None:
+        before = self.size
+        while not ended.wait(self.timeout):
+            came, before = self.size - before, self.size
+            if came < SLOWEST * self.timeout:
+                self.fault = TransferError(f"only {came} bytes came within {self.timeout:g} s (KERAS_VIT_TIMEOUT)", 0.0)
+                with contextlib.suppress(OSError):  # closed by now
+                    # Not `connection.shutdown`, after which a socket of TLS gives what comes without decrypting it.
+                    socket.socket.shutdown(getattr(connection, "socket", connection), socket.SHUT_RDWR)
+                return
 
 
 def _check_safe(url: str) -> None:
@@ -194,213 +283,56 @@ def _check_safe(url: str) -> None:
 
 
 @contextlib.contextmanager
-def _name_proxy(proxy: str | None) -> Iterator[None]:
-    """Adds the proxy to the words of a fault, since the fault may be the proxy's."""
+def _open(url: str, headers: dict, timeout: float) -> Iterator[tuple[requests.Response, _Adapter]]:
+    """The accepted answer after at most five redirects. Every fault of the network ends in a `TransferError`."""
+    _check_safe(url)
+    adapter = _Adapter(timeout)
     try:
-        yield
-    except TransferError as fault:
-        if proxy is not None:
-            fault.args = (f"{fault}, through the proxy {redacted(proxy)}",)
-        raise
+        with requests.Session() as session:
+            session.max_redirects = _REDIRECTS
+            for scheme in ("", "http://", "https://"):
+                session.mount(scheme, adapter)
+            with session.get(url, headers=_HEADERS | headers, timeout=timeout, stream=True) as response:
+                _check_status(response, "Range" in headers)
+                yield response, adapter
+    except (TransferError, *_LIBRARY_ERRORS) as error:
+        fault = adapter.fault or (error if isinstance(error, TransferError) else _fault(error, adapter))
+        if adapter.proxy is not None:
+            fault.args = (f"{fault}, through the proxy {redacted(adapter.proxy)}",)
+        raise fault from None
+    finally:
+        adapter.stop()
 
 
-def _settings(session: requests.Session, url: str) -> dict:
-    """Proxies and certificates of the environment. No proxy stands before an address of this machine."""
-    settings = session.merge_environment_settings(url, {}, True, None, None)
-    return settings | {"proxies": {}} if is_loopback(urllib.parse.urlsplit(url).hostname or "") else settings
-
-
-def _get(session: requests.Session, url: str, headers: dict, timeout: float, settings: dict) -> requests.Response:
-    """Sends one request. Errors of libraries become a `TransferError` without their text, which can hold secrets."""
-    try:
-        request = session.prepare_request(requests.Request("GET", url, headers=headers))
-        # Not `session.send`, which reads the body of a redirect, however long, even if it is not to follow it.
-        return session.get_adapter(url).send(request, timeout=timeout, **settings)
-    except requests.exceptions.SSLError as error:
-        raise TransferError(
-            f"the server did not prove its identity ({_cause(error)}); behind a proxy that opens TLS, name its "
-            "certificate in REQUESTS_CA_BUNDLE"
-        ) from None
-    except requests.exceptions.ReadTimeout:
-        raise TransientError(f"no answer within {timeout:g} s (KERAS_VIT_TIMEOUT)") from None
-    except requests.exceptions.ConnectionError as error:
-        began = error.args and isinstance(error.args[0], urllib3.exceptions.ProtocolError)
-        raise (TransientError if began else UnreachableError)(f"no connection ({_cause(error)})") from None
-    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
-        raise TransferError(f"no request could be made of it ({type(error).__name__})") from None
-
-
-def _cause(error: Any) -> str:
-    """The innermost error in words if it is the system's own, else the name of its kind."""
-    inner = error
-    while inner is not None:
-        error = inner
-        nearest = (getattr(error, "reason", None), error.__cause__, *error.args)
-        inner = next((each for each in nearest if isinstance(each, Exception)), None)
-    plain = isinstance(error, OSError) and not isinstance(error, requests.exceptions.RequestException)
-    return str(error) if plain else type(error).__name__
-
-
-def _check_status(response: Any, with_range: bool) -> None:
-    status = response.status_code
-    if status == 200 or (status == 206 and with_range):
-        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
-            raise TransferError(f"the server sent it as {encoding}, though it was asked for the bytes as stored")
-        return
-    reason = f"the server answered {status} ({response.reason})"
+def _check_status(response: Any, continues: bool) -> None:
+    status, wait = response.status_code, None
     if status in (408, 429) or status >= 500:
-        raise TransientError(reason, _retry_after(response.headers.get("Retry-After", "")))
-    if status == 416:  # the part is longer than the file has become
-        raise InvalidFileError(f"{reason} to {response.request.headers['Range']}")
-    raise TransferError(reason)
+        wait = 0.0
+        with contextlib.suppress(urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
+            wait = min(urllib3.Retry().parse_retry_after(response.headers.get("Retry-After", "")), LONGEST_WAIT)
+    if status != 200 and not (continues and status in (206, 416)):
+        raise TransferError(f"the server answered {status} ({response.reason})", wait)
+    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        raise TransferError(f"the server sent it as {encoding}, though it was asked for the bytes as stored")
 
 
-def _retry_after(value: str) -> float:
-    """Seconds from a Retry-After header, which holds seconds or a date; 0 if it holds neither."""
-    try:
-        return min(urllib3.Retry().parse_retry_after(value), LONGEST_WAIT)
-    except (urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
-        return 0.0
-
-
-def _range_headers(part: PartialFile, note: Any) -> dict:
-    if note is None:
-        return _HEADERS
-    return _HEADERS | {"Range": f"bytes={part.size}-", "If-Range": validator(note)}
-
-
-def _make_note(url: str, response: requests.Response, announced: dict[str, str]) -> dict:
-    """The note of what the server says of this version of the file."""
-    return {
-        "url": redacted(url),
-        "etag": _header(response, "ETag"),
-        "last_modified": _header(response, "Last-Modified"),
-        "size": _announced_size(response.headers.get("Content-Length", "")),
-        "md5": announced.get("md5"),
-        "sha256": announced.get("sha256"),
-    }
-
-
-def _header(response: requests.Response, name: str) -> str | None:
-    """A header, None without one or if no request could repeat it."""
-    value = response.headers.get(name)
-    return value if value and value.isascii() and value.isprintable() else None
-
-
-def _announced_size(length: str) -> int | None:
-    if not length.isdecimal():
-        return None
-    if len(length) > _MOST_DIGITS:
-        raise TransferError(f"the server announces a body of {len(length):,} digits of bytes")
-    return int(length)
-
-
-def _announced_digests(headers: Any) -> dict[str, str]:
-    """Hexadecimal digests by kind. Google's store sends an md5 in `x-goog-hash`, Hugging Face's redirect a sha256."""
-    digests = {}
-    md5 = re.search(r"(?:^|[,\s])md5=([\w+/]+=*)", headers.get("x-goog-hash", ""))
-    if md5:
-        with contextlib.suppress(binascii.Error):
-            digests["md5"] = base64.b64decode(md5[1], validate=True).hex()
-    sha256 = re.fullmatch(r'"?([0-9a-f]{64})"?', headers.get("x-linked-etag", ""))
-    if sha256:
-        digests["sha256"] = sha256[1]
-    return digests
-
-
-def _check_continuation(response: requests.Response, note: dict, part: PartialFile) -> None:
-    """Raises unless the server goes on where the part ends, with the version of the file that the part has."""
-    header = response.headers.get("Content-Range", "")
-    match = re.fullmatch(rf"bytes (\d{{1,{_MOST_DIGITS}}})-\d+/(\d+|\*)", header)
-    sizes = ("*", match and match[2] if note["size"] is None else str(note["size"]))
-    fault = None
-    if match is None or int(match[1]) != part.size or match[2] not in sizes:
-        fault = f"asked to continue at byte {part.size} of {note['size']}, the server sent {header[:100]!r}"
-    elif not _is_version(response, note):
-        fault = "asked to continue, the server sent another version, or did not say that it is the same"
-    if fault:
-        part.remove()
-        raise TransientError(fault)
-
-
-def _is_version(response: requests.Response, note: dict) -> bool:
-    """Whether an answer is of the noted version: it repeats the validator, and contradicts nothing in the note.
-
-    A server that knows no If-Range goes on with whatever it has by now. One that knows it repeats at least the ETag
-    (RFC 9110, section 15.3.7); where only a date is known, that date must be the same.
-    """
-    sent = {"etag": response.headers.get("ETag"), "last_modified": response.headers.get("Last-Modified")}
-    return validator(note) in sent.values() and all(sent[name] in (None, note[name]) for name in sent)
-
-
-def _check_listed(file: RemoteFile, size: int | None) -> None:
-    if size is not None and not file.fits(size):
-        raise InvalidFileError(
-            f"its size differs, by a changed file, or a login or proxy that answers instead: expected {file.listed}, "
-            f"got {size} bytes announced"
+def _fault(error: Any, adapter: _Adapter) -> TransferError:
+    """What an error of a library means, without its text, which can hold secrets."""
+    cause = error
+    while cause.__context__ is not None:
+        cause = cause.__context__
+    cause = str(cause) if isinstance(cause, OSError) and cause.strerror else type(cause).__name__
+    if isinstance(error, (requests.exceptions.ReadTimeout, urllib3.exceptions.ReadTimeoutError)):
+        return TransferError(f"nothing came within {adapter.timeout:g} s (KERAS_VIT_TIMEOUT)", 0.0)
+    if isinstance(error, requests.exceptions.SSLError):
+        return TransferError(
+            f"the server did not prove its identity ({cause}); behind a proxy that opens TLS, name its certificate in "
+            "REQUESTS_CA_BUNDLE"
         )
-
-
-def _check_space(part: PartialFile, needed: int) -> None:
-    free = shutil.disk_usage(part.path.parent).free
-    if needed > free:
-        raise TransferError(
-            f"the disk of {part.path.parent} is too full: {megabytes(needed)} are needed, {megabytes(free)} are free; "
-            "make room, or set KERAS_VIT_CACHE to a folder elsewhere"
-        )
-
-
-def _limit(file: RemoteFile, note: dict) -> int:
-    if note["size"] is not None:
-        return note["size"]
-    return LARGEST if file.size is None else file.size + file.size_tolerance
-
-
-def _receive(
-    response: Any, part: PartialFile, file: RemoteFile, note: dict, deadline: Deadline, report: Report
-) -> None:
-    """Appends the body; ends in a fault when it breaks off, exceeds the limit or comes too slowly."""
-    window, begun, limit, timeout = time.monotonic(), part.size, _limit(file, note), deadline.timeout
-    size, expected = begun, file.listed if note["size"] is None else f"{note['size']} bytes"
-    with open(part.path, "ab") as out:
-        while chunk := _read(response, size, expected, deadline):
-            size += len(chunk)
-            if size > limit:
-                raise InvalidFileError(f"more bytes came than expected: expected at most {limit}, got {size}")
-            out.write(chunk)
-            report(size, note["size"])
-            if time.monotonic() - window > timeout:
-                if size - begun < SLOWEST * timeout:
-                    raise TransientError(f"fewer than {SLOWEST} bytes a second came over {timeout:g} s")
-                window, begun = time.monotonic(), size
-
-
-def _read(response: requests.Response, size: int, expected: str, deadline: Deadline) -> bytes:
-    """The bytes that have come, up to one chunk; empty at the end."""
-    deadline.start()
-    try:
-        return response.raw.read1(_CHUNK)
-    except urllib3.exceptions.ReadTimeoutError:
-        words = f"no more of the body came within {deadline.timeout:g} s after {size} bytes"
-        raise TransientError(f"{words} (KERAS_VIT_TIMEOUT)") from None
-    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        raise TransientError(
-            f"the connection broke: expected {expected}, got {size} bytes ({type(error).__name__})"
-        ) from None
-
-
-def _check_complete(file: RemoteFile, note: dict, part: PartialFile) -> str:
-    """The sha256 of a part that has all its bytes, and the digests that its server announces."""
-    least = note["size"] or (file.size or 0) - file.size_tolerance
-    if part.size < least:
-        raise TransientError(f"the body ended early: expected at least {least} bytes, got {part.size}")
-    found = {"sha256": file_sha256(part.path)}
-    if note["md5"]:
-        with open(part.path, "rb") as content:
-            found["md5"] = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    for name, digest in found.items():
-        if note[name] not in (None, digest):
-            raise InvalidFileError(
-                f"its {name} differs from the one its server announces: expected {note[name]}, got {digest}"
-            )
-    return found["sha256"]
+    if isinstance(error, requests.exceptions.ConnectionError):
+        began = any(isinstance(each, urllib3.exceptions.ProtocolError) for each in error.args)
+        what, kind = ("no answer in http", DownloadError) if began else ("no connection", OfflineError)
+        return TransferError(f"{what} ({cause})", 0.0, kind)
+    if isinstance(error, urllib3.exceptions.HTTPError) and not isinstance(error, ValueError):  # of a URL
+        return TransferError(f"the connection broke after {adapter.size} bytes ({cause})", 0.0)
+    return TransferError(f"no request could be made of it ({type(error).__name__})")
