@@ -5,7 +5,7 @@ Functions that are given `tensors` change them in place and give a line for each
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,7 @@ def fit_positions(layer: Any, checkpoint: Checkpoint, tensors: dict[str, np.ndar
     """Resizes the position table to the model's grid; compares grids, since counts can be equal.
 
     Args:
-        layer: the model's `AddPositionEmbs`, or `None`.
+        layer: an `AddPositionEmbs` of the model.
         checkpoint: the `Checkpoint`, which knows the grid of the file.
         tensors: its tensors.
         resize_method: one of `keras_vit.config.position_tables.RESIZE_METHODS`.
@@ -126,15 +126,15 @@ def fit_positions(layer: Any, checkpoint: Checkpoint, tensors: dict[str, np.ndar
     Raises:
         CheckpointError: if the file's grid must be known and is not.
     """
-    if TABLE not in tensors or layer is None:
+    path = f"{layer.name}/table"
+    if path not in tensors:
         return []
-    table, prefix, grid = tensors[TABLE], checkpoint.num_prefix_tokens, checkpoint.grid
+    table, prefix, grid = tensors[path], checkpoint.num_prefix_tokens, checkpoint.grid
     if layer.kind in FIXED_POSITIONS:
         fixed = None if grid is None else layer.table_at(grid)
-        if fixed is None or fixed.shape != table.shape or not np.allclose(fixed, table, atol=1e-5):
-            return []  # a table of another kind, which the check of the fit refuses
-        del tensors[TABLE]
-        return []  # the fixed one, which the model computes by itself
+        if fixed is not None and fixed.shape == table.shape and np.allclose(fixed, table, atol=1e-5):
+            del tensors[path]  # which the model computes by itself; the check of the fit refuses another kind
+        return []
     if grid is None and table.shape[-2] - prefix == layer.grid[0] * layer.grid[1]:
         grid = layer.grid
     if grid is None or grid[0] * grid[1] != table.shape[-2] - prefix:
@@ -145,7 +145,7 @@ def fit_positions(layer: Any, checkpoint: Checkpoint, tensors: dict[str, np.ndar
         )
     if grid == layer.grid:
         return []
-    tensors[TABLE] = resize_pos_embed(table, layer.grid, grid, num_prefix_tokens=prefix, method=resize_method)
+    tensors[path] = resize_pos_embed(table, layer.grid, grid, num_prefix_tokens=prefix, method=resize_method)
     return [f"position embedding resized from {grid} to {layer.grid} ({resize_method})"]
 
 
@@ -165,6 +165,27 @@ def fit_biases(layers: Sequence[Any], checkpoint: Checkpoint, tensors: dict[str,
             continue  # what does not fit is refused by the check of the fit
         tensors[f"{layer.name}/table"] = resize_relative_table(table, layer.grid, grid, method)
         lines.append(f"relative bias resized from {grid} to {layer.grid} ({method})")
+    return list(dict.fromkeys(lines))
+
+
+def fit_axis_positions(blocks: Sequence[Any], tensors: dict[str, np.ndarray]) -> list[str]:
+    """Resizes positions of rows and columns to the model's grid, in blocks without windows.
+
+    Args:
+        blocks: the model's.
+        tensors: of the file.
+    """
+    lines = []
+    for block in blocks:
+        if getattr(block, "positions", None) is None or block.window_size is not None:
+            continue
+        for name, side in zip(("rows", "columns"), block.grid, strict=True):
+            path, count = f"{block.name}/positions/{name}", 2 * side - 1
+            table = tensors.get(path)
+            if table is not None and table.ndim == 2 and len(table) not in (0, count):
+                matrix = resize_matrix(np.arange(count, dtype="float64"), float(count), len(table), "bilinear", np)
+                tensors[path] = (matrix @ table.astype("float64")).astype("float32")
+                lines.append(f"positions of {name} resized from {len(table)} to {count} (bilinear)")
     return list(dict.fromkeys(lines))
 
 
@@ -201,11 +222,8 @@ def drop_pooling(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
         checkpoint: of a Vision Transformer.
         config: of the model.
     """
-    tensors, remarks = dict(checkpoint.tensors), list(checkpoint.remarks)
     lacking = ("pooling", *(LAST_NORMS.values() if config.final_norm == "none" else ()))
-    for layer in lacking if config.pooling == "none" else ():
-        remarks += drop_layer(tensors, layer)
-    return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
+    return _without(checkpoint, lacking if config.pooling == "none" else ())
 
 
 def select_head(checkpoint: Checkpoint, classifies: bool) -> Checkpoint:
@@ -217,10 +235,14 @@ def select_head(checkpoint: Checkpoint, classifies: bool) -> Checkpoint:
         checkpoint: of a Vision Transformer.
         classifies: whether the model has a classifier; else it gives the encoder's own vector.
     """
-    tensors, remarks = dict(checkpoint.tensors), list(checkpoint.remarks)
-    computed = LAYOUTS[checkpoint.layout].classifier if HEAD_KERNEL in tensors else {}
+    computed = LAYOUTS[checkpoint.layout].classifier if HEAD_KERNEL in checkpoint.tensors else {}
     lacking = ("pooling", *(LAST_NORMS.values() if computed.get("final_norm") == "none" else ()))
-    for layer in (lacking if classifies else ("head",)) if computed else ():
+    return _without(checkpoint, (lacking if classifies else ("head",)) if computed else ())
+
+
+def _without(checkpoint: Checkpoint, layers: Iterable[str]) -> Checkpoint:
+    tensors, remarks = dict(checkpoint.tensors), list(checkpoint.remarks)
+    for layer in layers:
         remarks += drop_layer(tensors, layer)
     return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
 

@@ -2,6 +2,9 @@
 
 import contextlib
 import dataclasses
+import functools
+import math
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,30 +25,44 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.formatting import printable
-from keras_vit.weights import families, metadata
+from keras_vit.weights import families
 from keras_vit.weights.families import (
     LAYOUTS,
     from_file,
+    is_same_epsilon,
     other_prefixes,
     recognize,
     sort_names,
 )
-from keras_vit.weights.families.layout import Layout
-from keras_vit.weights.infer_fields import BIAS_TABLES, infer_fields, infer_final_norm
+from keras_vit.weights.infer_fields import BIAS_TABLES, heads_of_positions, infer_fields, infer_final_norm
+from keras_vit.weights.metadata.open_clip import FAMILY as OPEN_CLIP_FAMILY
+from keras_vit.weights.metadata.reader import read_metadata
+from keras_vit.weights.metadata.record import Metadata
 from keras_vit.weights.read import CheckpointError, TensorFile
 from keras_vit.weights.read.sharded import INDEX, ShardedFile, check_whole, read_index, scan_any
-from keras_vit.weights.text_tower import IN_FOLDER, describe_unused, is_projection, read_logit_scale_and_bias
+from keras_vit.weights.text_tower import (
+    IN_FOLDER,
+    SET_ASIDE,
+    describe_unused,
+    is_of_projecting_family,
+    is_projection,
+    read_logit_scale_and_bias,
+)
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
 _NAMES = (SAFETENSORS_NAME, "pytorch_model.bin", f"open_clip_{SAFETENSORS_NAME}", "open_clip_pytorch_model.bin")
 WEIGHT_FILES = tuple(name + end for name in _NAMES for end in ("", INDEX))
-_OF_SEGMENTER = "decoder.cls_emb"  # next to timm's names below `encoder`, by torch's own LayerNorm
+_OF_SEGMENTER = "decoder.cls_emb"  # next to timm's names below `encoder`
+_SEGMENTER_EPSILON = 1e-5  # torch's own, where timm's models have 1e-6
 OPENAI_INTEGERS, CLIP_HEAD = ("input_resolution", "context_length", "vocab_size"), 64  # and the width of a head
 TOWERS = "model"  # folder of both towers in a run
 TOWERS_NAME = f"open_clip_{SAFETENSORS_NAME}"
 TOWERS_FILE = f"{TOWERS}/{TOWERS_NAME}"
 _LONE, _MOST_OPENED = (".npz", ".pt", ".pth"), 8
+_ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")  # of PEFT
+_NO_ADAPTER = "weights must be those of a whole model, and an adapter, as LoRA, is only what is added to them"
+_MERGE = "Merge it by PEFT's `merge_and_unload`, write the result by `save_pretrained`, and pass that folder."
 # Paths of the tensors by which a file's contents are known.
 TABLE = "position_embedding/table"
 PATCH_KERNEL, PATCH_BIAS = "patch_embedding/projection/kernel", "patch_embedding/projection/bias"
@@ -80,6 +97,8 @@ class Checkpoint:
     provenance: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)  # that of its model
     expected: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what its metadata say that tensors show
     stored_rows: int | None = None  # of the position table in the file
+    mask_token: np.ndarray | None = None  # (D,), of hidden patches in training
+    is_note: bool = False  # whether its metadata are a note of this package, whose files may have any part
 
     @property
     def classes(self) -> int | None:
@@ -107,7 +126,7 @@ class Checkpoint:
         """Whether there is a class token."""
         return "class" in self.prefix_tokens
 
-    @property
+    @functools.cached_property
     def prefix_tokens(self) -> tuple[str, ...]:
         """Names of the tokens before the patches, in the order of their rows in the position table."""
         there = {name: self.tensors[path].shape for name, path in PREFIX_TOKENS.items() if path in self.tensors}
@@ -143,7 +162,7 @@ class Checkpoint:
         """Whether there is a position table."""
         return TABLE in self.tensors
 
-    @property
+    @functools.cached_property
     def fields(self) -> dict:
         """Fields of `ViTConfig` that the file decides: by its tensors, by its layout's own software, by its note."""
         if self.is_resnet:
@@ -158,7 +177,7 @@ class Checkpoint:
             "pooling": "token" if reads_token else "gap",
             "class_tokens": max(self.prefix_tokens.count("class"), 1),
             "distilled": "distillation" in self.prefix_tokens,
-            **infer_fields(self.tensors, self.num_heads),
+            **self._inferred,
         }
         if _PROBE in self.tensors:
             width = self._last_axis(_MAP_MLP)
@@ -189,11 +208,18 @@ class Checkpoint:
         """How the layout's own software resizes a position table."""
         return LAYOUTS[self.layout].resize_method
 
-    @property
+    @functools.cached_property
+    def _inferred(self) -> dict[str, Any]:
+        try:
+            return infer_fields(self.tensors, self.num_heads)
+        except (IndexError, ValueError, ArithmeticError) as error:
+            raise _shape_error(self.path, error) from error
+
+    @functools.cached_property
     def parts(self) -> dict[str, Any]:
         """What the tensors show of the architecture, by the names of `ViTConfig` and of `Layout.parts`."""
         patch_size, hidden_size, num_layers, mlp_dim, stages = self.measured()
-        found = self.fields | infer_fields(self.tensors, self.num_heads)
+        found = self.fields | self._inferred
         found |= {"hidden_size": hidden_size, "num_layers": num_layers, "mlp_dim": mlp_dim}
         found |= {"class_token": self.has_class_token, "num_heads": self.num_heads}
         found |= {"classes": self.classes, "projection_dim": None if LAYOUTS[self.layout].classifier else self.classes}
@@ -227,14 +253,9 @@ class Checkpoint:
         return next(iter(self.tensors[path].shape[::-1]), None) if path in self.tensors else None
 
     @property
-    def first_kernel(self) -> str:
-        """Path of the convolution that reads the image."""
-        return ROOT_KERNEL if ROOT_KERNEL in self.tensors else PATCH_KERNEL
-
-    @property
     def channels(self) -> int | None:
         """C of the images, or `None` if the first kernel is none."""
-        kernel = self.tensors.get(self.first_kernel, np.empty((0,)))
+        kernel = self.tensors.get(ROOT_KERNEL, self.tensors.get(PATCH_KERNEL, np.empty((0,))))
         return kernel.shape[2] or None if kernel.ndim == 4 else None
 
     @property
@@ -264,7 +285,18 @@ class Checkpoint:
     def embeds(self) -> bool:
         """Whether the head is the projection of an image tower, which gives an embedding and no classes."""
         head = {path: tensor for path, tensor in self.tensors.items() if path.startswith("head/")}
-        return is_projection((self.layout, self.family), head)
+        return (self._should_project and bool(head)) or is_projection((self.layout, self.family), head)
+
+    def lacks_projection(self) -> bool:
+        """Whether it is a file of both towers, without the projection that image towers of its family have."""
+        has_text = any(line.startswith(SET_ASIDE) for line in self.remarks)
+        should = self._should_project or is_of_projecting_family((self.layout, self.family))
+        return self.classes is None and not self.is_note and has_text and should
+
+    @property
+    def _should_project(self) -> bool:
+        """Whether an `open_clip_config.json` says that there is a projection."""
+        return self.family.startswith(OPEN_CLIP_FAMILY) and "classes" in self.expected
 
     def describe(self) -> str:
         """What the file holds, by the published model of the same shapes or else in numbers."""
@@ -326,16 +358,21 @@ def read_checkpoint(
         return _read(path, wanted, allow_nonfinite, compares_checksums)
     except CheckpointError:
         raise
-    except (IndexError, ValueError, ArithmeticError) as error:  # of an array with too few axes, or of no numbers
-        raise CheckpointError(
-            "the arrays of a file must have the shapes of weights, and one has too few axes or no numbers "
-            f"({printable(error)[:100]}).\nReceived: {path}. Bring the file again."
-        ) from error
+    except (IndexError, ValueError, ArithmeticError) as error:
+        raise _shape_error(path, error) from error
+
+
+def _shape_error(path: Path, error: Exception) -> CheckpointError:
+    """Of arrays with too few axes, without numbers, or of other widths."""
+    return CheckpointError(
+        f"the arrays of a file must have the shapes of weights, and one has not ({printable(error)[:100]}).\n"
+        f"Received: {path}. Bring the file again."
+    )
 
 
 def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksums: bool) -> Checkpoint:
     file = scan_any(path) if compares_checksums else scan_any(path).without_checksums()
-    recorded = metadata.read(file)  # which refuses a family that is not computed here by its name
+    recorded = read_metadata(file)  # which refuses a family that is not computed here by its name
     layout, prefix = _recognize(file, recorded)
     names, metadata_names, ignored = sort_names(layout, prefix, file.entries)
     arrays = file.read(names, void_is_bfloat16=LAYOUTS[layout].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
@@ -345,16 +382,19 @@ def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksu
     is_part = LAYOUTS[layout].allows_any_prefix  # else the prefix is its software's, and so is what stands next to it
     outside = [name for name in unused if is_part and not name.startswith((prefix, *copies))]
     wanted = recorded.grid if grid is None else grid
+    of_code, lines = _of_other_code(layout, prefix, file.entries, recorded.fields)
     try:
         fields = LAYOUTS[layout].read_metadata({name.removeprefix(prefix): array for name, array in facts.items()})
         tensors, num_heads = from_file(layout, prefix, arrays, None if wanted is None else wanted[0] * wanted[1])
+        if (table := tensors.get(TABLE)) is not None and (table.ndim < 2 or not table.size):
+            raise ValueError(f"a position table of shape {table.shape}")
         checkpoint = Checkpoint(
             path=path,
             layout=layout,
             tensors=tensors,
             num_heads=num_heads,
             recorded_grid=wanted,
-            recorded_fields=_fields_by_names(layout, prefix, file.entries) | recorded.fields | fields,
+            recorded_fields=of_code | recorded.fields | fields,
             preprocessing=recorded.preprocessing,
             recorded_names=recorded.class_names,
             family=recorded.family,
@@ -362,11 +402,14 @@ def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksu
             unused_arrays=tuple(unused),
             pre_logits_activation=recorded.pre_logits_activation,
             logit_scale_and_bias=read_logit_scale_and_bias(file),
-            expected=recorded.sizes,
+            expected=_rows_of_gate(recorded.sizes, file.entries),
+            is_note=recorded.is_note,
+            mask_token=_read_mask_token(file, ignored, tensors),
             stored_rows=LAYOUTS[layout].stored_rows({name.removeprefix(prefix): a for name, a in arrays.items()}),
             remarks=(
                 *describe_other_file(path),
                 *_describe_copies(prefix, copies),
+                *lines,
                 *describe_unused(file, prefix, outside, unused, ignored, classifies=HEAD_KERNEL in tensors),
                 *recorded.remarks,
                 *_describe_names(recorded.class_names, tensors),
@@ -380,17 +423,48 @@ def _read(path: Path, grid: Pair | None, allow_nonfinite: bool, compares_checksu
             checkpoint = dataclasses.replace(checkpoint, tensors=tensors, recorded_grid=wanted)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
-    if num_heads is None:
+    if num_heads is None and (shown := heads_of_positions(tensors)) is not None:
+        if recorded.num_heads not in (None, shown):
+            raise CheckpointError(
+                "the number of heads must be that of config.json, and positions of rows be as wide as a head.\n"
+                f"Received: {recorded.num_heads} heads, and {shown} by the tensors, {path}. Put the config.json of "
+                "these weights into their folder."
+            )
+        checkpoint = _with_heads(checkpoint, shown)
+    elif num_heads is None:
         of_openai = recorded.num_heads is None and _is_openai(layout, file.entries)
-        usual = max((checkpoint.measured()[1] or 0) // CLIP_HEAD, 1) if of_openai else None
+        width = checkpoint.measured()[1] or 0
+        usual = max(width // CLIP_HEAD, 1) if of_openai else recorded.usual_heads.get(width)
+        if usual and not of_openai:
+            line = f"num_heads {usual}: as transformers computes, since config.json does not say"
+            checkpoint = dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, line))
         checkpoint = _with_heads(checkpoint, usual or recorded.num_heads)
-    placed, others = len(tensors), len(checkpoint.unknown)
-    near = others and families.describe_missing(file.kind, file.entries, _family_rows(recorded), placed - others)
-    _check_parts(checkpoint, {} if recorded.is_note else LAYOUTS[layout].parts, near or "")
+    _check_parts(checkpoint, {} if recorded.is_note else LAYOUTS[layout].parts)
     _check_recorded_grid(checkpoint, grid)
+    checkpoint = _with_overruled(checkpoint, recorded.overruled)
     if recorded.fixed_size:
         checkpoint = _with_photos(checkpoint, recorded.fixed_size)
     return checkpoint
+
+
+def _read_mask_token(
+    file: TensorFile | ShardedFile, ignored: Iterable[str], tensors: Mapping[str, np.ndarray]
+) -> np.ndarray | None:
+    """What stands in place of hidden patches, unless it is zeros or a decoder's, which no file needs."""
+    kernel = tensors.get(PATCH_KERNEL)
+    names = [name for name in ignored if name.endswith("mask_token") and not name.startswith("decoder")]
+    if len(names) != 1 or kernel is None or math.prod(file.entries[names[0]].shape) != kernel.shape[-1]:
+        return None
+    if any(name.startswith("decoder") for name in file.entries):
+        return None
+    token = np.array(file.read(names)[names[0]], "float32").reshape(-1)
+    return token if token.any() else None
+
+
+def _rows_of_gate(sizes: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """What the metadata say; `mlp_rows` are those of the gate alone where timm's file has it apart."""
+    apart = any(name.endswith(".mlp.fc1_g.weight") for name in names)
+    return {"mlp_dim" if apart and name == "mlp_rows" else name: value for name, value in sizes.items()}
 
 
 def describe_other_file(path: Path) -> tuple[str, ...]:
@@ -406,8 +480,10 @@ def describe_other_file(path: Path) -> tuple[str, ...]:
 
 def _describe_copies(taken: str, others: Sequence[str]) -> tuple[str, ...]:
     """A line on the models of a file that are not taken, if there are any."""
-    names = ", ".join(repr(other.rstrip(".")) for other in others)
-    return (f"took {taken.rstrip('.')!r}, and not {names}",) if others else ()
+    taken, *left = (
+        repr(prefix.rstrip("./")) if prefix else "the names without a prefix" for prefix in (taken, *others)
+    )
+    return (f"took {taken}, and not {', '.join(left)}",) if others else ()
 
 
 def _with_photos(checkpoint: Checkpoint, place: str) -> Checkpoint:
@@ -419,6 +495,22 @@ def _with_photos(checkpoint: Checkpoint, place: str) -> Checkpoint:
         return checkpoint
     line = f"photos of {size[0]} x {size[1]} by {place}, where positions are of {grid[0] * side} x {grid[1] * side}"
     return dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, f"{line}: resized to the model's size"))
+
+
+def _with_overruled(checkpoint: Checkpoint, said: Mapping[str, Any]) -> Checkpoint:
+    """Adds a line on what the folder's JSON says otherwise than the file, whose note is followed."""
+    if not said or checkpoint.is_resnet:
+        return checkpoint
+    record = checkpoint.preprocessing
+    found = checkpoint.parts | ({} if record is None else {"mean": record.mean, "std": record.std})
+    wrong = [name for name, value in said.items() if found.get(name) is not None and found[name] != value]
+    if "layer_norm_epsilon" in wrong and is_same_epsilon(said["layer_norm_epsilon"], found["layer_norm_epsilon"]):
+        wrong.remove("layer_norm_epsilon")
+    if not wrong:
+        return checkpoint
+    here, there = (", ".join(f"{name} {each[name]}" for name in wrong) for each in (found, said))
+    line = f"set aside {there} of the folder's JSON, where {checkpoint.path.name} and its note are followed: {here}"
+    return dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, line))
 
 
 def _describe_names(names: tuple[str, ...] | None, tensors: Mapping[str, np.ndarray]) -> tuple[str, ...]:
@@ -434,43 +526,36 @@ def _is_openai(layout: str, names: Iterable[str]) -> bool:
     return layout == "open_clip" and {*OPENAI_INTEGERS} <= {name.rpartition(".")[2] for name in names}
 
 
-def _fields_by_names(layout: str, prefix: str, names: Collection[str]) -> dict[str, Any]:
-    """What the code computes by whose files have the names of another software, and some more."""
+def _of_other_code(
+    layout: str, prefix: str, names: Collection[str], recorded: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What the code computes whose files have the names of another software; a line where no metadata say it."""
     if _is_openai(layout, names):
-        return {"activation": "quick_gelu"}
-    if layout == "timm" and prefix.endswith("encoder.") and f"{prefix[:-8]}{_OF_SEGMENTER}" in names:
-        return {"layer_norm_epsilon": 1e-5}
-    return {}
+        return {"activation": "quick_gelu"}, ()
+    if layout != "timm" or not prefix.endswith("encoder.") or f"{prefix[:-8]}{_OF_SEGMENTER}" not in names:
+        return {}, ()
+    line = f"layer_norm_epsilon {_SEGMENTER_EPSILON}, as Segmenter computes with timm's names"
+    return {"layer_norm_epsilon": _SEGMENTER_EPSILON}, () if "layer_norm_epsilon" in recorded else (line,)
 
 
-def _family_rows(recorded: metadata.Metadata) -> list[Layout]:
-    """The layouts of the family that the metadata name; of none all that there are."""
-    return [LAYOUTS[name] for name in recorded.layouts or LAYOUTS]
-
-
-def _recognize(file: TensorFile | ShardedFile, recorded: metadata.Metadata) -> tuple[str, str]:
+def _recognize(file: TensorFile | ShardedFile, recorded: Metadata) -> tuple[str, str]:
     """Layout and prefix of a file; the family that its metadata names must have this layout."""
     try:
         known = recognize(file.kind, file.entries, recorded.layout, recorded.layouts)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {file.path}") from error
     if known is None:
-        near = families.describe_missing(file.kind, file.entries, _family_rows(recorded))
-        names = f"known here: {', '.join(LAYOUTS)}" if not near else "known here, and whole"
+        if lora := next((name for name in file.entries if ".lora_" in name), None):
+            raise CheckpointError(f"{_NO_ADAPTER}.\nReceived: {file.path} with {lora}. {_MERGE}")
         raise CheckpointError(
-            f"the file must be in a layout that is {names}.\n"
+            f"the file must be whole, and in a layout that is known here: {', '.join(recorded.layouts or LAYOUTS)}.\n"
             f"Received: {file.path} with {len(file.entries)} arrays: {', '.join(sorted(file.entries)[:5])}, ..."
-            + f" It is nearest to {near}."
-            * bool(near)
         )
     if recorded.layouts and known[0] not in recorded.layouts:
-        near = families.describe_missing(file.kind, file.entries, _family_rows(recorded))
         raise CheckpointError(
             "config.json names a family, and the tensors must be of that family: another one computes other numbers.\n"
             f"Received: {recorded.family}, whose files have the layout {' or '.join(recorded.layouts)}, and "
             f"tensors in the layout {known[0]}, {file.path}. Put the config.json of these weights into their folder."
-            + f" It is nearest to {near}."
-            * bool(near)
         )
     if not recorded.layouts and recorded.layout != known[0]:
         families.check_one_family(known[0], file.entries, file.path)
@@ -482,12 +567,24 @@ def file_in(path: FilePath) -> Path:
 
     Else the only file of an image tower among those of the folder that are named otherwise. Of a run of the task
     `contrastive` it is that of both towers, in its folder `model`.
+
+    Raises:
+        CheckpointError: for a folder with PEFT's adapter and no weights of a model.
+
+    Warns:
+        UserWarning: for such an adapter beside the weights, which is not applied.
     """
     path = expand_path(path)
     if not path.is_dir():
         return path
     usual = next((path / name for name in (*WEIGHT_FILES, TOWERS_FILE) if (path / name).is_file()), None)
-    return usual or lone_file(path, lambda file: recognize(file.kind, file.entries) is not None) or path
+    found = usual or lone_file(path, lambda file: recognize(file.kind, file.entries) is not None)
+    if adapter := next((path / name for name in _ADAPTERS if (path / name).is_file()), None):
+        if found is None:
+            raise CheckpointError(f"{_NO_ADAPTER}.\nReceived: {adapter}. {_MERGE}")
+        words = f"{adapter} belongs to an adapter, which is not applied: the model is that of {found.name} alone"
+        warnings.warn(f"{words}. {_MERGE}", UserWarning, stacklevel=2)
+    return found or path
 
 
 def lone_file(folder: Path, is_wanted: Callable[[TensorFile | ShardedFile], bool]) -> Path | None:
@@ -511,27 +608,12 @@ def check_layers(checkpoint: Checkpoint) -> None:
             )
 
 
-_WHAT: Mapping[str, str] = {  # parts: what they are in the tensors, where the name alone does not say it
-    "norm": " (norms with a bias, or rms without)",
-    "qkv_bias": " (biases of query, key and value)",
-    "final_norm": " (the norm after the last block: of tokens, or pooled of their mean or the class token)",
-    "prefix_rows": " (tokens before the patches with a row in the position table)",
-    "special_tokens": " (tokens before the patches)",
-    "mlp_rows": " (rows of the first matrix of the MLP)",
-    "map_rows": " (rows of the first matrix of the pooling's MLP)",
-    "channels": " (of images, by the kernel of the patches)",
-    "gated_mlp": " (an MLP with a gate, in which alone a SiLU is computed here)",
-    "kv_heads": " (heads of keys and values in each block)",
-}
-
-
-def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]], near: str) -> None:
+def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]]) -> None:
     """Raises where tensors contradict the file's metadata, or lack what the family's files have.
 
     Args:
         checkpoint: of a file that may have been cut short.
         allowed: the values that each part has in files of this layout.
-        near: what a file of a layout with more of its names lacks.
     """
     if checkpoint.is_resnet:
         return
@@ -541,7 +623,7 @@ def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]],
     if others:
         place = f"among the arrays that are read; {len(others)} others are there, as {min(others)}"
     wrong = [
-        f"{name} {' or '.join(map(str, values))}, and {found[name]} {place}{_WHAT.get(name, '')}"
+        f"{name} {' or '.join(map(str, values))}, and {found[name]} {place}"
         for name, values in expected.items()
         if values and found.get(name) is not None and found[name] not in values
     ]
@@ -550,32 +632,31 @@ def _check_parts(checkpoint: Checkpoint, allowed: Mapping[str, tuple[Any, ...]],
         raise CheckpointError(
             "the tensors must be those that config.json and the files of the family have.\n"
             f"Received: {'; '.join(wrong)}, {checkpoint.path}{family}, layout {checkpoint.layout}. "
-            + (f"It is nearest to {near}." if near else _BRING)
+            "The file may be cut short, or of another model: bring it again, or put its own config.json next to it."
         )
-
-
-_BRING = "The file may be cut short, or of another model: bring it again, or put its own config.json next to it."
 
 
 def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
     """Raises if the noted grid does not fit the table and the caller has given none."""
     if given is not None:
         return
-    grid, prefix, found = checkpoint.recorded_grid, checkpoint.num_prefix_tokens, checkpoint.bias_rows
-    if grid is not None and found is not None and relative_rows(grid) != found:
-        raise CheckpointError(
-            "the image size of the checkpoint must fit its tables of relative bias.\n"
-            f"Received: grid {grid}, which has {relative_rows(grid)} rows, and {found} rows in {checkpoint.path}. Pass "
-            "`grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
-        )
-    table = checkpoint.tensors.get(TABLE, np.empty(0))
-    rows = table.shape[-2] if table.ndim > 1 else None
-    if grid is not None and rows is not None and grid[0] * grid[1] + prefix != rows:
-        raise CheckpointError(
-            "the image size of the checkpoint must fit its position table, which has a row for each patch.\n"
-            f"Received: grid {grid} and {rows} rows, {prefix} of other tokens, in {checkpoint.path}. "
-            "Pass `grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
-        )
+    grid, table = checkpoint.recorded_grid, checkpoint.tensors.get(TABLE, np.empty(0))
+    if grid is None:
+        return
+    tables = {
+        "position table": (
+            grid[0] * grid[1] + checkpoint.num_prefix_tokens,
+            table.shape[-2] if table.ndim > 1 else None,
+        ),
+        "tables of relative bias": (relative_rows(grid), checkpoint.bias_rows),
+    }
+    for what, (rows, found) in tables.items():
+        if found not in (None, rows):
+            raise CheckpointError(
+                f"the image size of the checkpoint must fit its {what}.\n"
+                f"Received: grid {grid}, which has {rows} rows, and {found} rows in {checkpoint.path}. Pass "
+                "`grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
+            )
 
 
 def _with_heads(checkpoint: Checkpoint, num_heads: int | None) -> Checkpoint:

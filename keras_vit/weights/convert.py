@@ -3,14 +3,13 @@
 import collections
 import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import os
 import shutil
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,8 @@ from keras_vit.weights.checkpoint import (
 from keras_vit.weights.checkpoint_card import checkpoint_card
 from keras_vit.weights.families import FOLDERS, LAYOUTS, is_same_epsilon, to_file
 from keras_vit.weights.families.layout import UNSTORED_FIELDS
-from keras_vit.weights.metadata import make_note
 from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE, differences, differences_text
+from keras_vit.weights.metadata.reader import make_note
 from keras_vit.weights.read import CheckpointError, scan
 from keras_vit.weights.read.headers import NOTE_KEY
 
@@ -115,12 +114,10 @@ def write_checkpoint(
     tensors = checkpoint.tensors
     if checkpoint.fields.get("position_embedding", "") == LAYOUTS[layout].position_embedding != "":
         tensors = {path: tensors[path] for path in tensors if path != TABLE}  # computed there, never stored
-    arrays = to_file(layout, tensors, checkpoint.num_heads, functools.partial(_is_supported, checkpoint))
+    arrays = to_file(layout, tensors, checkpoint.num_heads)
     if not checkpoint.is_resnet:
         _check_parts(checkpoint, layout)
-        if not (folder and FOLDERS[layout].stores_rotary):
-            _check_rotary(checkpoint, layout)
-        _check_norm_position(checkpoint, layout, folder)
+        _check_unstored(checkpoint, layout, folder)
         _warn_differences(checkpoint, layout, folder)
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
     stored = {} if checkpoint.is_resnet else LAYOUTS[layout].write_metadata(checkpoint.fields)
@@ -189,14 +186,12 @@ def _check_num_heads(checkpoint: Checkpoint, num_heads: int) -> int:
     if width and width % num_heads:
         raise ArgumentError(
             "`num_heads` must divide the width, so that every head has the same.\n"
-            f"Received: num_heads={num_heads}, width {width} in {checkpoint.path}.",
-            parameters=("num_heads",),
+            f"Received: num_heads={num_heads}, width {width} in {checkpoint.path}."
         )
     if checkpoint.num_heads not in (None, num_heads):
         raise ArgumentError(
             "`num_heads` must be that of the file, where the file has one.\n"
-            f"Received: num_heads={num_heads}, {checkpoint.num_heads} in {checkpoint.path}.",
-            parameters=("num_heads",),
+            f"Received: num_heads={num_heads}, {checkpoint.num_heads} in {checkpoint.path}."
         )
     return num_heads
 
@@ -302,7 +297,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "class_token": checkpoint.has_class_token,
         "positions": checkpoint.has_positions,
         "fields": checkpoint.fields,
-        "norm_position": _norm_position(checkpoint.fields),
+        "norm_position": checkpoint.fields.get("norm_position", UNSTORED_FIELDS["norm_position"]),
         **{name: checkpoint.fields[name] for name in _FOLDER_FIELDS},
     }
 
@@ -375,50 +370,25 @@ def _check_summary(checkpoint: Checkpoint, layout: str) -> None:
     )
 
 
-def _is_supported(checkpoint: Checkpoint, layout: str) -> bool:
-    """Whether a layout's software computes such a model."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            _check_parts(checkpoint, layout)
-            _check_rotary(checkpoint, layout)
-    except CheckpointError:
-        return False
-    return True
-
-
-def _check_rotary(checkpoint: Checkpoint, layout: str) -> None:
-    """Raises for a layout of models with other rotary positions, which no tensor shows; warns of other numbers."""
-    software, defaults = (
-        LAYOUTS[layout].software,
-        {field.name: field.default for field in dataclasses.fields(Positions)},
-    )
-    here, there = (defaults | each for each in (checkpoint.fields, LAYOUTS[layout].defaults(checkpoint.tensors)))
-    if here["rotary"] != there["rotary"]:
+def _check_unstored(checkpoint: Checkpoint, layout: str, folder: bool) -> None:
+    """Raises for software that computes something else which no tensor shows; warns of what may be set there."""
+    row, is_said = LAYOUTS[layout], folder and FOLDERS[layout].stores_rotary
+    usual: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Positions)}
+    usual |= UNSTORED_FIELDS
+    here, there = (usual | each for each in (checkpoint.fields, row.defaults(checkpoint.tensors)))
+    wrong = ["patch_padding"] if here["patch_padding"] != there["patch_padding"] else []
+    wrong += ["rotary"] if here["rotary"] != there["rotary"] and not is_said else []
+    wrong += ["norm_position"] if here["norm_position"] == "post" and not row.supports_post_norm else []
+    if wrong:
+        name = wrong[0]
         raise CheckpointError(
-            f"{software} takes files of this layout as rotary={there['rotary']!r}, so its numbers would be others.\n"
-            f"Received: rotary={here['rotary']!r} of {checkpoint.path} for {layout!r}. Save it in another layout."
+            f"{row.software} takes files of this layout as {name}={there[name]!r}, so its numbers would be others.\n"
+            f"Received: {name}={here[name]!r} of {checkpoint.path} for {layout!r}. Save it in another layout."
         )
-    names = [name for name in defaults if name.startswith("rotary") and here["rotary"] != "none"]
+    names = [name for name in usual if name.startswith("rotary") and here["rotary"] != "none" and not is_said]
+    names += [] if folder else ["norm_position"]
     if other := [f"{name} {there[name]}, this model {here[name]}" for name in names if here[name] != there[name]]:
-        _warn(f"{software} computes {'; '.join(other)}, unless set otherwise.")
-
-
-def _check_norm_position(checkpoint: Checkpoint, layout: str, folder: bool) -> None:
-    """Raises for a layout of software without blocks of that kind; warns of a file that does not store the kind."""
-    row, here = LAYOUTS[layout], _norm_position(checkpoint.fields)
-    there = _norm_position(row.defaults(checkpoint.tensors))
-    if here == "post" and not row.supports_post_norm:
-        raise CheckpointError(
-            f"{row.software} takes files of this layout as norm_position='pre', so its numbers would be others.\n"
-            f"Received: norm_position={here!r} of {checkpoint.path} for {layout!r}. Save it in another layout."
-        )
-    if here != there and not folder:
-        _warn(f"{row.software} computes norm_position {there}, this model {here}, unless set otherwise.")
-
-
-def _norm_position(fields: Mapping[str, Any]) -> str:
-    return fields.get("norm_position", UNSTORED_FIELDS["norm_position"])
+        _warn(f"{row.software} computes {'; '.join(other)}, unless set otherwise.")
 
 
 def _warn(message: str) -> None:

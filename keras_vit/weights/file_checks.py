@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from keras_vit.cache import cache_dir
 from keras_vit.config.variants import ResNetConfig
 from keras_vit.files import file_sha256
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
-from keras_vit.weights.download import cache_dir
 from keras_vit.weights.download.hugging_face import check_json
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.read.sharded import scan_any

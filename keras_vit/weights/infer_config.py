@@ -82,11 +82,14 @@ def assumed_defaults(checkpoint: Checkpoint, given: Collection[str]) -> tuple[st
     silent = ", ".join(f"{name} {fields[name]}" for name in names if name not in known)
     if silent and row.suffix == ".safetensors":  # else of one software, which computes one function
         lines.append(f"{silent}: as {row.software} computes, since the file does not say")
+    is_said = {"gated_mlp", "activation"} & {*recorded, *checkpoint.expected}
+    if row.name == "timm" and fields["gated_mlp"] and not is_said:
+        lines.append("gated MLP: SiLU, since nothing says its activation")  # in timm GELU, unless given
     usual = {name: values[:1] or ("any",) for name, values in row.parts.items() if len(values) != 1}
     known |= {*checkpoint.expected, *(usual if checkpoint.is_known else ())}
     if lacking := _lacking_parts(checkpoint, {name: usual[name][0] for name in usual if name not in known}):
         shown = ", ".join(f"{name} {value}" for name, value in lacking.items())
-        lines.append(f"{shown}: by the tensors alone, since nothing says what the model has")
+        lines.append(f"{shown}: read off the tensors, since no config says what the model has")
     return tuple(lines)
 
 
@@ -156,12 +159,15 @@ def _unstored_fields(config: ViTConfig) -> dict[str, str]:
     """The values of fields that change the numbers and that no tensor shows."""
     names = ["activation", "layer_norm_epsilon", "pooling"]
     names += ["norm_position"] if config.norm_position != "pre" else []
+    names += ["patch_padding"] if config.patch_padding else []
     names += _ROTARY if config.rotary != "none" else ()
     names += ["final_norm"] if config.pooling == "gap" else []
     names += ["pool_prefix_tokens"] if config.pooling in ("map", "attentive") and config.prefix_tokens else []
     reads_several = config.class_tokens > 1 and config.pooling == "token"
     names += ["class_token_reduction", "class_token_indices"] if reads_several else []
     values = {name: str(getattr(config, name)) for name in names}
+    if config.gated_mlp and config.pooling != "map":  # which has an MLP without a gate
+        del values["activation"]
     if config.pooling in ("map", "attentive"):
         values["map_heads"] = str(config.map_heads or config.num_heads)
     return values

@@ -5,17 +5,17 @@ assigned once. All of it is checked before the first weight changes. The name of
 `block_00/attention/query/kernel`.
 """
 
+import itertools
 import logging
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import keras
 import numpy as np
 
-from keras_vit.annotations import FilePath, Pair, Variable
+from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_choice
 from keras_vit.config.position_tables import ANY_RESIZE_METHODS
 from keras_vit.images.preprocessing import Preprocessing
@@ -25,12 +25,13 @@ from keras_vit.model.layer_access import (
     bias_layers,
     encoder_blocks,
     inferred_fields,
-    stem_positions,
+    position_layers,
     weight_paths,
 )
 from keras_vit.weights.adapt import (
     check_pre_logits,
     drop_layer,
+    fit_axis_positions,
     fit_biases,
     fit_channels,
     fit_patches,
@@ -49,8 +50,10 @@ _log = logging.getLogger("keras_vit")
 # Lines on layers after the output of a model without a head.
 _PHOTOS_OR_NAMES = re.compile(  # remarks by which photos are prepared, or answers named, otherwise than a file says
     r"(preprocessing|text|do_pad|crop_to_patches|id2label|label2id|label_names|class_names) of .* not understood"
-    r"|set aside ((\d+ )?class names|problem_type)|photos of \d+ x"
+    r"|set aside ((\d+ )?class names|problem_type)|label2id of .* contradicts|photos (of \d+ x|that are not square)"
 )
+_OVERRULED = re.compile("set aside .* and its note are followed")
+_WARNED = {"photos may be prepared, or classes named,": _PHOTOS_OR_NAMES, "a model is computed": _OVERRULED}
 _LEFT_OUT = re.compile(
     r"set aside (head(_distillation)?|pre_logits|pooling|pooled_norm|problem_type) .*|pooling none, where .*"
 )
@@ -147,7 +150,7 @@ def fill(
     report += [
         f"kept {layer.name}, which is no part of the file"
         for layer in model.layers
-        if _is_user_layer(layer, user_layers)
+        if layer.name in user_layers and layer.weights
     ]
     for name in dropped_layers:
         report += drop_layer(tensors, name)
@@ -156,8 +159,16 @@ def fill(
         _check_pooling(checkpoint, tensors, variables)
         if PERIODS in tensors and PERIODS not in variables:  # the model computes them
             report.append(f"set aside {PERIODS} {tensors.pop(PERIODS).shape}")
-        _check_supported(checkpoint.path, tensors, variables)
-        report += _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing)
+        shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
+        table_method, bias_method = checkpoint.resize_methods(resize_method)
+        tables = (fit_positions(layer, checkpoint, tensors, table_method) for layer in position_layers(model))
+        report += [
+            *fit_patches(shapes, tensors),
+            *fit_channels(shapes, tensors, preprocessing),
+            *dict.fromkeys(itertools.chain.from_iterable(tables)),  # equal lines count once
+            *fit_biases(bias_layers(model), checkpoint, tensors, bias_method),
+            *fit_axis_positions(encoder_blocks(model), tensors),
+        ]
         wanted = {path: v for path, v in variables.items() if path.split("/")[0] not in new_layers}
         _check_fit(model, checkpoint, tensors, wanted)
         check_pre_logits(checkpoint, tensors)
@@ -177,14 +188,17 @@ def fill(
             variable.assign(float32_copy(tensors.pop(path)))
     for line in report:
         _log.info("%s: %s", checkpoint.path.name, line)
-    if deferred and (lines := [line for line in checkpoint.remarks if _PHOTOS_OR_NAMES.match(line)]):
+    for what, kind in _WARNED.items():
+        if deferred and (lines := [line for line in checkpoint.remarks if kind.match(line)]):
+            place = checkpoint.path.parent
+            warnings.warn(f"{what} otherwise than the files of {place} say. {'; '.join(lines)}", stacklevel=3)
+    if zero_head:  # at the end, so that a model is whole even where warnings are errors
         warnings.warn(
-            f"photos may be prepared, or classes named, otherwise than the files of {checkpoint.path.parent} say. "
-            f"{'; '.join(lines)}",
+            f"the head of {checkpoint.path.name} is all zeros, except perhaps its bias, so every photo gets the same "
+            "scores: the paper's ImageNet-21k files were published without their head. Pass `classes=k` to fine-tune, "
+            "or use weights with a trained head (AugReg's ImageNet-21k files have one) to predict.",
             stacklevel=3,
         )
-    if zero_head:  # at the end, so that a model is whole even where warnings are errors
-        _warn_zero_head(checkpoint)
     return tuple(report)
 
 
@@ -214,28 +228,6 @@ def _check_pooling(checkpoint: Checkpoint, tensors: Mapping[str, Any], variables
     )
 
 
-def _is_user_layer(layer: keras.layers.Layer, user_layers: Sequence[str]) -> bool:
-    return layer.name in user_layers and bool(layer.weights)
-
-
-def _adapt(
-    model: keras.Model,
-    checkpoint: Checkpoint,
-    variables: dict[str, Variable],
-    tensors: dict[str, np.ndarray],
-    resize_method: str | None,
-    preprocessing: Preprocessing | None,
-) -> list[str]:
-    shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
-    table_method, bias_method = checkpoint.resize_methods(resize_method)
-    return [
-        *fit_patches(shapes, tensors),
-        *fit_channels(shapes, tensors, preprocessing),
-        *fit_positions(stem_positions(model), checkpoint, tensors, table_method),
-        *fit_biases(bias_layers(model), checkpoint, tensors, bias_method),
-    ]
-
-
 def _check_strict(checkpoint: Checkpoint, report: list[str], variables: Mapping[str, Any]) -> None:
     """Raises if the file needs an adaptation; layers after the output of a model without a head do not count."""
     classifies = any(path.split("/")[0] in HEADS.values() for path in variables)
@@ -260,6 +252,9 @@ def _differing_fields(model: keras.Model, checkpoint: Checkpoint) -> list[str]:
         in_file = expected.get(name, in_model)
         if in_model == in_file or (name == "layer_norm_epsilon" and is_same_epsilon(in_model, in_file)):
             continue
+        if name == "activation" and model.config.gated_mlp and model.config.pooling != "map":
+            lines.append(f"activation {in_model} is not used, since an MLP with a gate computes SiLU")
+            continue
         who = "the file says" if name in checkpoint.recorded_fields else f"{software} computes"
         lines.append(f"{name} {in_model}, where {who} {in_file}")
     return lines
@@ -270,7 +265,6 @@ def _check_fit(model: keras.Model, checkpoint: Checkpoint, tensors: dict, wanted
     heads = next((block.num_heads for block in encoder_blocks(model)), None)
     lacking = [path for path in wanted if path not in tensors]
     unused = [path for path in tensors if path not in wanted]
-    strange = [path for path in unused if not is_known(path)]
     extra = with_shapes(unused, tensors, "+ ")
     missing = with_shapes([path for path in lacking if is_known(path)], wanted, "- ")
     own = with_shapes([path for path in lacking if not is_known(path)], wanted, "- ")
@@ -289,110 +283,11 @@ def _check_fit(model: keras.Model, checkpoint: Checkpoint, tensors: dict, wanted
         + _section("in the model, not in the file", missing)
         + _section("in the model, and no layout of a file has a place for it", own, most=20)
         + _section("different", different)
-        + f"Received: {checkpoint.path}, which looks like {checkpoint.describe()}. "
-        + (
-            _advice_on_channels(checkpoint, wanted)
-            or _advice(own, extra + missing + different, strange, _other_fields(checkpoint, tensors, wanted))
-        )
+        + f"Received: {checkpoint.path}, which looks like {checkpoint.describe()}. Leave the config out, as of "
+        "`keras_vit.build(weights=...)`, or give the file's: as `weights=` with `classes=k` it gets a new head, and "
+        "with `include_top=False` none. Load it before you add LoRA or layers of your own."
     )
 
 
 def _section(title: str, lines: list[str], most: int = 5) -> str:
     return f"  {title} ({len(lines)}):\n{cut(lines, most)}\n" if lines else ""
-
-
-def _advice_on_channels(checkpoint: Checkpoint, wanted: dict[str, Variable]) -> str | None:
-    """What to do where the input's channels are all that differs in the first kernel, or `None`."""
-    file, model = checkpoint.tensors.get(checkpoint.first_kernel), wanted.get(checkpoint.first_kernel)
-    if file is None or model is None or (file.ndim, len(model.shape)) != (4, 4) or file.shape[3] != model.shape[3]:
-        return None
-    if file.shape[2] <= model.shape[2] or model.shape[2] == 1:
-        return None
-    return f"Images must have as many channels as the file's: pass `input_shape=(H, W, {file.shape[2]})`."
-
-
-def _other_fields(checkpoint: Checkpoint, tensors: dict, wanted: dict) -> str:
-    """The fields of the file's config that the model's lacks, by the weights of both, as `, with pre_norm=True`."""
-    in_model = infer_fields(wanted, checkpoint.num_heads)
-    in_file = infer_fields(tensors, checkpoint.num_heads)
-    lacking = [f"{name}={value!r}" for name, value in in_file.items() if in_model.get(name) != value]
-    return f", with {', '.join(lacking)}" if lacking else ""
-
-
-def _advice(own: list[str], others: list[str], strange: list[str], fields: str) -> str:
-    """Advice on weights of the user's own layers, on other weights, and on names that no layout has."""
-    own_advice = (
-        "Load the file before you add LoRA. Where layers are your own, load the model that they were put on, which "
-        "shares its weights, or build with the file as `weights=` and with layers in front as `input_tensor=`. "
-    ) * bool(own)
-    signs = {line.split()[0] + line.split()[1].split("/")[0] for line in others}  # as "-head"
-    layers = {sign[1:] for sign in signs}
-    if "+distillation_token" in signs:
-        advice = "Build with `distilled=True`, or pass the file as `weights=` with `distilled=False`."
-    elif strange:
-        advice = (
-            f"No model of keras_vit has a weight like {strange[0]}, so the file is of another architecture: take a "
-            "checkpoint of a plain ViT, or use the software that the file is from."
-        )
-    elif layers - {*HEADS.values(), "pre_logits"}:
-        advice = (
-            f"Build the variant that the file holds{fields}, or leave the config out: `keras_vit.build(weights=...)`."
-        )
-    elif "-head_distillation" in signs:
-        advice = (
-            "Pass the file as `weights=` with `classes=k` for two new heads, `include_top=False` for none, or "
-            "`distilled=False`, which sets the distillation token aside and so changes the numbers."
-        )
-    elif layers & {*HEADS.values()}:
-        advice = "Pass the file as `weights=` with `classes=k` for a new head, or `include_top=False` for none."
-    else:
-        advice = "Build with `representation_size=` as in the file, or pass the file as `weights=`." * bool(layers)
-    return own_advice + advice
-
-
-def _warn_zero_head(checkpoint: Checkpoint) -> None:
-    warnings.warn(
-        f"the head of {checkpoint.path.name} is all zeros, except perhaps its bias, so every photo gets the same "
-        "scores: the paper's ImageNet-21k files were published without their head. Pass `classes=k` to fine-tune, or "
-        "use weights with a trained head (AugReg's ImageNet-21k files have one) to predict.",
-        stacklevel=4,
-    )
-
-
-# Some are unsupported. Others are supported, but under another family's names.
-_UNSUPPORTED = {  # regular expressions of a part of the name: what it is
-    r"\brope|rotary|freqs|inv_freq": "rotary positions",
-    r"\.[qk]_norm\.|\.(query|key)_norm\.": "a LayerNorm of queries and keys (`qk_norm`)",
-    r"relative_position_bias|relative_position_index|\.rel_pos": "a relative position bias",
-    r"^layers\.\d+\.blocks\.|^stages\.|\.downsample\.reduction": "stages with windows or merged patches (Swin)",
-    r"^patch_embed\.(norm|conv|backbone\.(?!stem|stages|conv|norm))|^stem\.": "another stem or a LayerNorm of patches",
-    r"^blocks_token_only|talking_head|proj_[lw]\.": "class attention or talking heads (CaiT)",
-    r"logit_scale|text_(model|projection)|token_embedding|^visual\.": "a text tower",
-    r"\.(adapter|lora_[AB])\.|lora_": "adapters, as LoRA: merge them into the weights first",
-}
-
-
-def _check_supported(path: Path, tensors: Mapping[str, Any], wanted: Collection[str]) -> None:
-    """Raises for a file with parts that no model here has.
-
-    Args:
-        path: of the file.
-        tensors: of the file, by weight path where they have one.
-        wanted: paths of the model's weights.
-
-    Raises:
-        CheckpointError: that names the parts, and a weight of each.
-    """
-    extra = [name for name in tensors if name not in wanted]
-    if found := _unsupported_parts(extra):
-        raise CheckpointError(
-            "the file has parts that are not known here. Without them, its numbers would be others.\n"
-            f"Received: {path} with {'; '.join(found)}. Take a checkpoint of a plain ViT as its software writes it, or "
-            "use that software."
-        )
-
-
-def _unsupported_parts(names: Collection[str]) -> list[str]:
-    """Each part that a name shows, with the first such name."""
-    firsts = {part: next(filter(re.compile(pattern).search, names), None) for pattern, part in _UNSUPPORTED.items()}
-    return [f"{part}, as {name}" for part, name in firsts.items() if name is not None]

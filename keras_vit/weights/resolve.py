@@ -18,8 +18,8 @@ from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.config.variants import RESNETS, VARIANTS
 from keras_vit.files import access_error, expand_path, file_sha256
 from keras_vit.weights.checkpoint import TOWERS_FILE, WEIGHT_FILES, file_in
-from keras_vit.weights.download import fetch, place_at_hand
-from keras_vit.weights.download.cache import Check
+from keras_vit.weights.download import fetch
+from keras_vit.weights.download.cache import Check, place_at_hand
 from keras_vit.weights.download.hugging_face import JSON_FILES, fetch_from_hub, find_in_library_cache, is_missing
 from keras_vit.weights.download.remote import DownloadError, RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
@@ -112,8 +112,7 @@ def check_weights(weights: FilePath) -> None:
     if str(weights).lower() in _RANDOM and not os.path.exists(weights):
         raise ArgumentError(
             "`weights` must be a name or a path, or None for random initialisation, which a command line writes `none`."
-            f"\nReceived: weights={weights!r}.",
-            parameters=("weights",),
+            f"\nReceived: weights={weights!r}."
         )
     path = expand_path(weights)
     # `os.path` knows no error, where `Path` raises one for names that are too long, as those of some URLs.
@@ -122,8 +121,7 @@ def check_weights(weights: FilePath) -> None:
         raise ArgumentError(
             "`weights` must be a checkpoint, and a .keras file or the folder of a run holds a whole model.\n"
             f"Received: weights={os.fspath(weights)!r}. `keras-vit evaluate`, `predict` and `export` take it as the "
-            "model. In Python, keras.saving.load_model opens it, and keras_vit.save_checkpoint writes a checkpoint.",
-            parameters=("weights",),
+            "model. In Python, keras.saving.load_model opens it, and keras_vit.save_checkpoint writes a checkpoint."
         )
 
 
@@ -182,8 +180,7 @@ def _check_variant(variant: str | None, weights: FilePath) -> str:
         raise ArgumentError(
             "published weights belong to the published variants, and this architecture is none of them.\n"
             f"Received: weights={weights!r}. The variants are {', '.join((*VARIANTS, *RESNETS))}, and encoders as "
-            "'dinov2/S14'.",
-            parameters=("weights",),
+            "'dinov2/S14'."
         )
     return variant
 
@@ -193,8 +190,7 @@ def _check_sha256(path: Path, sha256: str | None) -> Path:
     if sha256 is not None and path.name.endswith(INDEX):
         raise ArgumentError(
             "`sha256` is of one file, and that of an index says nothing of its shards.\n"
-            f"Received: {path}, sha256={sha256!r}. Leave it out, or pass the checkpoint as one file.",
-            parameters=("sha256",),
+            f"Received: {path}, sha256={sha256!r}. Leave it out, or pass the checkpoint as one file."
         )
     if sha256 is not None and (found := file_sha256(path)) != sha256.lower():
         raise CheckpointError(
@@ -219,13 +215,13 @@ def _from_folder(folder: Path, variant: str | None, sha256: str | None) -> Weigh
     if not found and (file := file_in(folder)) != folder and (file.name in _USUAL_NAMES or file.name not in places):
         found[file] = None
     if len(found) != 1:
-        files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or "no such file"
+        others = (f"{name}, which is no regular file" for name in _USUAL_NAMES if os.path.lexists(folder / name))
+        files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or next(others, "no such file")
         of_model = "" if variant is None else f" of {display_name(variant)}"
         raise ArgumentError(
             f"a folder as `weights` must hold one file{of_model}: a mirror's part such as "
             "vit_models/imagenet21k, or a model.safetensors or pytorch_model.bin, whole or in shards with an index.\n"
-            f"Received: {folder} with {files}. Pass the file.",
-            parameters=("weights",),
+            f"Received: {folder} with {files}. Pass the file."
         )
     ((path, known),) = found.items()
     return WeightsFile(_check_sha256(path, sha256), known)
@@ -245,10 +241,7 @@ def _find_below(folder: Path, place: str) -> Path | None:
 def _remote_url(url: str, sha256: str | None) -> RemoteFile:
     """A user's own URL; its place in the cache is named by a digest, never by what the URL says."""
     if not re.match(r"https?://[^/?#]", url, re.IGNORECASE):
-        raise ArgumentError(
-            f"a URL as `weights` must name a host, as `https://host/path`.\nReceived: weights={url!r}.",
-            parameters=("weights",),
-        )
+        raise ArgumentError(f"a URL as `weights` must name a host, as `https://host/path`.\nReceived: weights={url!r}.")
     suffix = next((suffix for suffix in _SUFFIXES if url.split("?")[0].endswith(suffix)), "")
     return RemoteFile(url, f"url/{hashlib.sha256(url.encode()).hexdigest()[:32]}{suffix}", sha256=sha256)
 
@@ -259,13 +252,12 @@ def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> We
     if match is None:
         raise ArgumentError(
             "a Hugging Face name must be `hf:owner/repository`, with `@revision` if need be.\n"
-            f"Received: weights={name!r}.",
-            parameters=("weights",),
+            f"Received: weights={name!r}."
         )
     repository, revision = match.groups()
-    record = _find_repository_record(repository, variant)
-    if record is None:
+    if all(record.hf_repo != repository for record in all_records()):
         return WeightsFile(_any_of_repository(repository, revision, sha256))
+    record = find_weights(f"hf:{repository}", _check_variant(variant, f"hf:{repository}"))
     file = file_of_hub(repository, revision, record.path.rpartition("/")[2])
     file = dataclasses.replace(file, size=record.bytes, size_tolerance=record.bytes_tolerance, sha256=sha256)
     if record.terms:
@@ -311,11 +303,3 @@ def fetch_whole(
         fetch_from_hub(file_of_hub(repository, revision, shard), repository, revision, valid, ())
     check(index)
     return index
-
-
-def _find_repository_record(repository: str, variant: str | None) -> WeightsRecord | None:
-    """The table's record of a repository for this variant. A repository of another variant alone raises."""
-    records = [record for record in all_records() if record.hf_repo == repository]
-    if not records:
-        return None
-    return find_weights(f"hf:{repository}", _check_variant(variant, f"hf:{repository}"))

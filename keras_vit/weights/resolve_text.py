@@ -16,8 +16,8 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path, read_json_object
 from keras_vit.text.opening import has_vocabulary, vocabulary_name
 from keras_vit.weights import registry
-from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, fetch, place_at_hand
-from keras_vit.weights.download.cache import Check
+from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, fetch
+from keras_vit.weights.download.cache import Check, place_at_hand
 from keras_vit.weights.download.hugging_face import find_in_library_cache, is_missing
 from keras_vit.weights.read.sharded import INDEX, scan_any
 from keras_vit.weights.registry import WeightsRecord, find_weights
@@ -41,16 +41,16 @@ _VOCABULARIES = {
     "gemma": "big_vision/gemma_tokenizer.model",
     "tips": "tips_data/v1_0/checkpoints/tokenizer.model",
 }
+_FILES_OF_WORDS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # What a repository may have next to a file of both towers: which tower it is, and its tokenizer.
 TEXT_FILES = (
-    *("config.json", "open_clip_config.json", "tokenizer_config.json", "tokenizer.json"),
+    *("config.json", "open_clip_config.json", *_FILES_OF_WORDS, "tokenizer.json"),
     *("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "vocab.json", "merges.txt"),
     *("bpe_simple_vocab_16e6.txt.gz", "keras_vit_tokenizer.json"),
 )
 _OPEN_CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")  # as OpenCLIP looks for them
 _OWN_FILES = tuple(f"{name}{end}" for end in ("", INDEX) for name in ("model.safetensors", "pytorch_model.bin"))
 _OF_OPEN_CLIP = ("timm", "laion", "apple", "UCSC-VLAA")  # whose repositories have both towers in its files
-_NO_MIRROR = "must be in the directory of KERAS_VIT_MIRROR"  # as `fetch` says of a file that is not there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +106,7 @@ def find_text(weights: FilePath | WeightsRecord, variant: str | None = None) -> 
         return _of_record(find_weights(name, variant) if variant is not None else find_weights(name))
     match = HF_NAME.fullmatch(name)
     if match is None:
-        raise ArgumentError(
-            f"a Hugging Face name must be `hf:owner/repository`.\nReceived: weights={name!r}.", parameters=("weights",)
-        )
+        raise ArgumentError(f"a Hugging Face name must be `hf:owner/repository`.\nReceived: weights={name!r}.")
     known = next((r for r in registry.all_records() if f"hf:{r.hf_repo}" == name and _row_of(r)), None)
     return _of_repository(match[1], match[2]) if known is None else _of_record(known)
 
@@ -126,8 +124,7 @@ def _of_record(record: WeightsRecord) -> TextSource:
         raise ArgumentError(
             "published weights must have a text tower, and these have none.\n"
             f"Received: weights={record.name!r} of {record.variant}. CLIP, SigLIP, EVA-CLIP, Perception Encoder and "
-            "TIPS have one, as clip/B16 and siglip/B16.",
-            parameters=("weights",),
+            "TIPS have one, as clip/B16 and siglip/B16."
         )
     fields: dict[str, Any] = {"num_heads": int(row["num_heads"])} if row["num_heads"] else {}
     # One switch rules the activations of both towers.
@@ -167,7 +164,7 @@ def _of_repository(
     if has_vocabulary(path.parent) or not elsewhere or path.name not in _OPEN_CLIP_FILES:
         return TextSource(path)
     files = [file_of_hub(elsewhere, None, name) for name in ("tokenizer.json", "spiece.model")]
-    return TextSource(path, _first(elsewhere, None, files, ("tokenizer_config.json",), lambda path: None))
+    return TextSource(path, _first(elsewhere, None, files, _FILES_OF_WORDS, lambda path: None))
 
 
 def _is_of_open_clip(repository: str) -> bool:
@@ -181,7 +178,7 @@ def _first(repository: str, revision: str | None, files: Sequence[RemoteFile], o
         try:
             return fetch_whole(file, repository, revision, check, others)
         except DownloadError as error:
-            if not isinstance(error, OfflineError) and not is_missing(error) and _NO_MIRROR not in str(error):
+            if not isinstance(error, OfflineError) and not is_missing(error):
                 raise
             first = first or error
     raise first or AssertionError("a repository is searched for one name at least")

@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_vit.annotations import FilePath, Pair, Variable
 from keras_vit.checks import check_choice
-from keras_vit.config.heads import DEPTHS
+from keras_vit.config.heads import DEPTHS, KEYPOINTS, OPEN_BOX_HEAD, QUERIES
 from keras_vit.config.text import TextConfig
 from keras_vit.files import expand_path
 from keras_vit.layers import AddPositionEmbs, BiTRoot
@@ -23,6 +23,7 @@ from keras_vit.model.freezing import merge_lora
 from keras_vit.model.layer_access import (
     HEADS,
     UNITS,
+    blocks_with_queries,
     encoder_blocks,
     has_unit_length,
     inferred_fields,
@@ -47,12 +48,12 @@ from keras_vit.weights.convert import (
     write_npz,
     write_safetensors,
 )
-from keras_vit.weights.families import HEAD_LAYOUTS, LAYOUTS
+from keras_vit.weights.families import HEAD_LAYOUTS, LAYOUTS, MASK_TOKEN
 from keras_vit.weights.families.text import TEXT_LAYOUTS
 from keras_vit.weights.heads import ENCODER, HEAD_NOTE
 from keras_vit.weights.metadata.two_towers import is_usual_clip, open_clip_config, transformers_towers
 from keras_vit.weights.read import CheckpointError, scan
-from keras_vit.weights.text import NOTE
+from keras_vit.weights.text import NOTE, TIPS
 
 
 @accepts_old_arguments
@@ -107,9 +108,9 @@ def save_checkpoint(
             differences in grey levels.
     """
     if isinstance(model, TextTransformer):
-        return save_text_checkpoint(model, path, format)
+        return _save_text_checkpoint(model, path, format)
     if isinstance(model, DenseModel):
-        return save_dense_model(model, path, format)
+        return _save_dense_model(model, path, format)
     if isinstance(getattr(model, "text", None), TextTransformer):
         both: Any = model  # a ContrastiveModel
         scale, bias = both.scale_and_bias()
@@ -126,16 +127,23 @@ def save_checkpoint(
             "no checkpoint has a place for the rounded kernels of a quantised model.\n"
             f"Received: {model.name!r}. Save it as .keras, or the model that it was made from here."
         )
-    variables = weight_paths(model)
+    variables = weight_paths(model, besides=(QUERIES,))  # which are of the head
     _check_own_operations(model, variables)
+    known: dict[str, Any] = {
+        **{"path": Path(model.name), "layout": layout, "preprocessing": getattr(model, "preprocessing", None)},
+        "recorded_names": getattr(model, "class_names", None),
+    }
     if is_resnet:
-        return write_checkpoint(_resnet_checkpoint(model, layout), path, layout, labels)
+        return write_checkpoint(
+            Checkpoint(tensors=_LazyWeights(variables, None), num_heads=None, **known), path, layout, labels
+        )
     block, positions = next(iter(encoder_blocks(model)), None), stem_positions(model)
     if block is None or PATCH_KERNEL not in variables:
         raise CheckpointError(
             f"a checkpoint needs the whole encoder, from `patch_embedding` on.\nReceived: {model.name}"
         )
-    if others := [layer.name for layer in position_layers(model) if layer is not positions]:
+    others = [layer.name for layer in position_layers(model) if layer is not positions]
+    if others and not all(LAYOUTS[layout].has_name(f"{name}/table") for name in others):
         raise CheckpointError(
             "no checkpoint has a place for positions that blocks add.\n"
             f"Received: {model.name!r} with {others[0]!r}. Save it as .keras."
@@ -147,32 +155,27 @@ def save_checkpoint(
             "it was made from."
         )
     checkpoint = Checkpoint(
-        path=Path(model.name),
-        layout=layout,
-        tensors=_LazyWeights(variables, positions),
+        tensors=_LazyWeights(variables, positions, _mask_token(model, layout)),
         num_heads=block.num_heads,
-        recorded_grid=None if positions is None else positions.grid,
+        recorded_grid=next((layer.grid for layer in position_layers(model)), None),
         recorded_fields=inferred_fields(model),
-        preprocessing=getattr(model, "preprocessing", None),
-        recorded_names=getattr(model, "class_names", None),
+        **known,
         provenance=getattr(model, "provenance", {}),
     )
     return write_checkpoint(checkpoint, path, layout, labels)
 
 
-def save_dense_model(model: DenseModel, path: FilePath, format: str | None = None) -> Path:
-    """Writes the head of a model of maps in the layout it was read in, and into a folder its encoder too.
-
-    Args:
-        model: that `segmenter` or `depth_estimator` made.
-        path: a `.safetensors` file for the head alone, or a folder.
-        format: a layout of heads; by default the one that was read.
-    """
+def _save_dense_model(model: DenseModel, path: FilePath, format: str | None = None) -> Path:
+    """Writes the head of a model of maps in a layout of heads, by default that of its file; see `save_checkpoint`."""
     layout = format or model.layouts[0]
     check_choice("format", layout, HEAD_LAYOUTS)
     row, destination = HEAD_LAYOUTS[layout], expand_path(path)
     start = f"{model.head.name}/"
     found = {name.removeprefix(start): value for name, value in weight_paths(model).items() if name.startswith(start)}
+    if queries := layer_named(model, QUERIES):
+        found[f"{QUERIES}/{queries.queries.name}"] = queries.queries
+    if row.kind == OPEN_BOX_HEAD:
+        found.pop("queries")  # which are the caller's, and given again
     values = {name: np.asarray(ops.convert_to_numpy(value), "float32") for name, value in found.items()}
     if lost := row.unmapped(values):
         raise CheckpointError(
@@ -190,7 +193,7 @@ def save_dense_model(model: DenseModel, path: FilePath, format: str | None = Non
         destination = destination / SAFETENSORS_NAME
     check_replaceable(destination)
     if whole:
-        of_encoder = row.encoder[row.encoder_layouts.index(model.layouts[1])]
+        of_encoder = row.encoder[row.encoder_layouts.index(model.layouts[1])] if row.encoder else ""
         written = _written_encoder(model, destination.parent)
         note |= written[1]
         arrays = {of_encoder + name: array for name, array in written[0].items()} | arrays
@@ -208,17 +211,24 @@ def save_dense_model(model: DenseModel, path: FilePath, format: str | None = Non
     return destination
 
 
+_OF_HEADS = ("pool_scales", "num_heads")  # attributes of heads that no tensor shows
+
+
 def _facts_of_head(model: DenseModel, layout: str) -> dict[str, Any]:
     """What no tensor says of a head, for the note."""
     bins = layer_named(model, DEPTHS)
-    facts = {"layout": layout, "blocks": list(model.blocks), "normed": model.normed, "unit": model.unit}
+    facts: dict[str, Any] = {"layout": layout, "blocks": list(model.blocks), "normed": model.normed, "unit": model.unit}
     facts |= {} if model.class_names is None else {"class_names": list(model.class_names)}
     facts |= {} if model.short_side is None else {"short_side": model.short_side}
+    if queries := blocks_with_queries(model):
+        facts["num_blocks"] = queries
     if getattr(bins, "rule", "range") == "sigmoid":
         facts["max_depth"] = (model.depth_range or (None,))[-1]
     elif model.depth_range is not None:
         facts["depth_range"] = list(model.depth_range)
-    ways = {name: getattr(bins, name) for name in ("bins", "normalise") if hasattr(bins, name)}
+    ways: dict[str, Any] = {name: getattr(bins, name) for name in ("bins", "normalise") if hasattr(bins, name)}
+    ways |= {name: getattr(model.head, name) for name in _OF_HEADS if hasattr(model.head, name)}
+    ways |= {"upsample": model.head.upsample} if model.task == KEYPOINTS else {}
     positions = stem_positions(model)
     return facts | ways | ({} if positions is None else {"resize_method": positions.resize_method})
 
@@ -231,18 +241,17 @@ def _written_encoder(model: DenseModel, folder: Path) -> tuple[dict[str, np.ndar
         return written.read(list(written.entries)), written.note
 
 
-def save_text_checkpoint(model: TextTransformer, path: FilePath, format: str | None = None) -> Path:
-    """Writes a text tower for the software of a layout, with its config in a note; see `save_checkpoint`.
-
-    Args:
-        model: a text tower.
-        path: destination, ending in `.npz` for `"big_vision_text"`, else in `.safetensors`.
-        format: a layout of text towers; by default the first that has a place for every weight.
-    """
+def _save_text_checkpoint(model: TextTransformer, path: FilePath, format: str | None = None) -> Path:
+    """Writes a text tower in the named layout, or in the first with a place for every weight; see `save_checkpoint`."""
     model = merge_lora(model) if lora_layers(model) else model  # no layout has a place for factors
     destination, tensors = expand_path(path), {variable.path: variable for variable in model.variables}
     places = {name for name, row in TEXT_LAYOUTS.items() if not row.unmapped(tensors)}
     fitting = [name for name in TEXT_LAYOUTS if name in places and _is_computed_by(name, model.config)]
+    if not fitting:
+        raise CheckpointError(
+            "the software of a layout of a text tower must compute what the tower does, and none does here.\n"
+            f"Received: {model.config}. Save it as .keras."
+        )
     layout = format or next((name for name in fitting if TEXT_LAYOUTS[name].suffix == destination.suffix), "")
     check_choice("format", layout, tuple(fitting))
     row = TEXT_LAYOUTS[layout]
@@ -398,7 +407,7 @@ def _arrays(
     trunk, prefix = ("", "") if layout in _WITH_TEXT else (_TRUNK, _TEXT)
     for before, save in (
         (trunk, lambda: save_checkpoint(image, file, layout)),
-        (prefix, lambda: save_text_checkpoint(text, file, _WITH_TEXT.get(layout))),
+        (prefix, lambda: _save_text_checkpoint(text, file, _WITH_TEXT.get(layout))),
     ):
         written = scan(save())
         arrays |= {before + name: array for name, array in written.read(list(written.entries)).items()}
@@ -413,11 +422,23 @@ def _arrays(
 
 
 def _is_computed_by(layout: str, config: TextConfig) -> bool:
-    """Whether the software of a layout has such towers."""
-    if layout in ("big_vision_text", "huggingface_siglip_text"):
-        return not config.causal and config.pooling == "last" and config.qkv_bias == "all"
-    is_tips, is_dino = config.positions == "sincos", config.qkv_bias == "none"
-    return is_tips == (layout == "tips_text") and is_dino == (layout == "dino_text")
+    """Whether the software of a layout has such towers, by its config or, without one, by the numbers in its code."""
+    if layout == "tips_text":
+        return all(getattr(config, name) == value for name, value in TIPS.items()) and config.qkv_bias == "all"
+    has_bias = config.qkv_bias == "none" if layout == "dino_text" else config.qkv_bias == "all"
+    if config.positions != "learned" or config.mask_padding or config.scale_tokens or not has_bias:
+        return False
+    numbers = config.activation, config.layer_norm_epsilon
+    if layout == "dino_text":
+        return config.causal and config.pooling == "argmax" and numbers == ("gelu", 1e-5)
+    if layout == "huggingface_text":
+        return config.causal and config.pooling in ("argmax", "end", "none")
+    if layout in ("open_clip_text", "open_clip_linear_text"):
+        return config.pooling in ("argmax", "end", "last", "none") and config.activation != "relu"
+    is_siglip = not config.causal and config.pooling == "last"
+    if layout == "huggingface_siglip_text":
+        return is_siglip and config.projection_bias
+    return is_siglip and config.projection_bias == bool(config.projection_size) and numbers == ("gelu_tanh", 1e-6)
 
 
 def _factors(model: TextTransformer, layout: str) -> list[tuple[str, np.ndarray]]:
@@ -459,24 +480,21 @@ def _check_own_operations(model: keras.Model, variables: Mapping[str, Variable])
         )
 
 
-def _resnet_checkpoint(model: keras.Model, layout: str) -> Checkpoint:
-    return Checkpoint(
-        path=Path(model.name),
-        layout=layout,
-        tensors=_LazyWeights(weight_paths(model), None),
-        num_heads=None,
-        preprocessing=getattr(model, "preprocessing", None),
-        recorded_names=getattr(model, "class_names", None),
-    )
+def _mask_token(model: keras.Model, layout: str) -> np.ndarray | None:
+    """`(1, D)`, where the layout has a place for it."""
+    token = getattr(model, "mask_token", None)
+    return None if token is None or not LAYOUTS[layout].has_name(MASK_TOKEN) else token[None]
 
 
 class _LazyWeights(Mapping):
     """The weights of a model by path, each brought to NumPy only when it is read."""
 
-    def __init__(self, variables: Mapping[str, Variable], positions: AddPositionEmbs | None) -> None:
-        self._variables = variables
+    def __init__(
+        self, variables: Mapping[str, Variable], positions: AddPositionEmbs | None, mask_token: Any = None
+    ) -> None:
+        self._variables = variables if mask_token is None else {**variables, MASK_TOKEN: mask_token}
         self._positions = positions
-        self._paths = [path for path in variables if path != TABLE]
+        self._paths = [path for path in self._variables if path != TABLE]
         self._paths += [] if positions is None else [TABLE]
 
     def __getitem__(self, path: str) -> np.ndarray:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.config.text import TextConfig
+from keras_vit.config.text import TextConfig, merge_config_dicts
 from keras_vit.files import expand_path, json_object
 from keras_vit.weights.checkpoint import CLIP_HEAD, OPENAI_INTEGERS, file_in, lone_file
-from keras_vit.weights.families import describe_missing, pick_prefix
+from keras_vit.weights.families import pick_prefix
 from keras_vit.weights.families.layout import Layout
 from keras_vit.weights.families.text import OPEN_CLIP_TEXT, OTHER_TOWERS, OTHER_WORDS, TEXT_LAYOUTS, TIPS_TEXT
 from keras_vit.weights.metadata.open_clip import NAME, open_clip_functions
@@ -31,6 +31,7 @@ Fields = dict[str, Any]
 NOTE = "text_config"  # in the note of a file that this package writes
 _MOST_BYTES = 4_000_000  # of a config
 _CLIP_PROJECTION = 512  # of transformers' CLIP
+_CLIP_WIDTH, _OTHER_WIDTH = 512, 768  # of the classes of OpenCLIP and transformers, where a config is silent
 _TIPS_LENGTH, _TIPS_TEMPERATURE = 64, 0.005065968260169029  # of transformers' `Tipsv2Config`
 # What a file of both towers has besides its text's, below no prefix or below that of the text: another tower, integers,
 # and factors of the cosines.
@@ -51,11 +52,12 @@ _SIGLIP = {"num_attention_heads": 12, "hidden_act": "gelu_pytorch_tanh", "layer_
 _HF_DEFAULTS: Mapping[str, Fields] = {
     "clip": _CLIP,
     "metaclip_2": _CLIP,
+    **dict.fromkeys(("owlvit", "owlv2"), _CLIP | {"pad_token_id": 0}),
     "siglip": _SIGLIP,
     "siglip2": _SIGLIP,
     "tipsv2": {"num_attention_heads": 12, "hidden_act": "relu", "layer_norm_eps": 1e-5, "pad_token_id": 0},
 }
-_TIPS: Fields = {
+TIPS: Fields = {
     "activation": "relu",
     "layer_norm_epsilon": 1e-5,
     "causal": False,
@@ -71,7 +73,7 @@ _OPEN_CLIP_WORDS = (
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "pad_id", "eos_id", "no_causal_mask"),
     *("pool_type", "proj_bias", "proj_type", "act_kwargs", "norm_kwargs", "final_ln_after_pool", "output_tokens"),
     *("hf_tokenizer_name", "tokenizer_mode", "tokenizer_kwargs", "hf_model_pretrained", "hf_proj_type"),
-    "hf_pooler_type",
+    *("hf_pooler_type", "ls_init_value"),
 )
 _LAST: Fields = {"causal": False, "pooling": "last"}  # SigLIP, whose places all read each other
 
@@ -115,7 +117,10 @@ class TextCheckpoint:
                 f"Received: {self.path} of width {fields['hidden_size']}, num_heads=None. Pass `num_heads=` to "
                 f"`build_text` and `build`; heads of {CLIP_HEAD} are usual."
             )
-        return TextConfig(**fields)
+        try:
+            return TextConfig(**fields)
+        except ValueError as error:
+            raise CheckpointError(f"{error} File: {self.path}.") from error
 
 
 def read_text_checkpoint(weights: FilePath) -> TextCheckpoint:
@@ -125,10 +130,10 @@ def read_text_checkpoint(weights: FilePath) -> TextCheckpoint:
         FileNotFoundError: if there is no such file.
         CheckpointError: if it cannot be read, or has no text tower that is known here.
     """
-    path = text_file(weights)
+    path = _text_file(weights)
     check_whole(path)
     file = scan_any(path)
-    row, prefix = _recognize(file.kind, file.entries, path)
+    row, prefix = _recognize(file.entries, path)
     names = [
         name for name in file.entries if name.startswith(prefix) and not _OTHERS.fullmatch(name.removeprefix(prefix))
     ]
@@ -150,19 +155,15 @@ def read_text_checkpoint(weights: FilePath) -> TextCheckpoint:
     provenance = {name: (fields[name], software) for name in stated if name not in sizes and name in fields}
     scale_and_bias = read_logit_scale_and_bias(file)
     if scale_and_bias[0] is None and row is TIPS_TEXT and software == "config.json":
-        scale_and_bias = (-math.log(_temperature(path)), 0.0)
+        # The divisor of TIPSv2's cosines where a file has none, as the published ones: transformers takes the config's.
+        divisor = _folder_config(path)["transformers"].get("temperature_init_value", _TIPS_TEMPERATURE)
+        if type(divisor) not in (int, float) or not divisor > 0:
+            raise CheckpointError(f"`temperature_init_value` must be a number above 0.\nReceived: {divisor!r}, {path}.")
+        scale_and_bias = (-math.log(divisor), 0.0)
     return TextCheckpoint(path, row.name, tensors, fields, provenance, scale_and_bias)
 
 
-def _temperature(path: Path) -> float:
-    """The divisor of TIPSv2's cosines where a file has none, as the published ones: transformers takes the config's."""
-    found = _folder_config(path)["transformers"].get("temperature_init_value", _TIPS_TEMPERATURE)
-    if type(found) not in (int, float) or not found > 0:
-        raise CheckpointError(f"`temperature_init_value` must be a number above 0.\nReceived: {found!r}, {path}.")
-    return found
-
-
-def text_file(weights: FilePath) -> Path:
+def _text_file(weights: FilePath) -> Path:
     """The file with the text tower: `weights`, or in a folder the usual one, else the only one with a text tower."""
     path = expand_path(weights)
     if not path.is_dir():
@@ -204,8 +205,8 @@ def _other_tower(path: Path, names: Mapping[str, Any]) -> str | None:
 
 def _family_error(received: str) -> CheckpointError:
     return CheckpointError(
-        "the text tower must be of CLIP, SigLIP or their like; towers of BERT, RoBERTa, CoCa and NLLB are not "
-        f"computed here.\nReceived: {received}."
+        "the text tower must be a whole one of CLIP, SigLIP or their like; towers of BERT, RoBERTa, CoCa and NLLB are "
+        f"not computed here.\nReceived: {received}."
     )
 
 
@@ -215,14 +216,12 @@ def _rows(names: Mapping[str, Any]) -> list[tuple[Layout, list[str]]]:
     return [(row, prefixes) for row, prefixes in found if prefixes]
 
 
-def _recognize(kind: str, names: Mapping[str, Any], path: Path) -> tuple[Layout, str]:
+def _recognize(names: Mapping[str, Any], path: Path) -> tuple[Layout, str]:
     """The row and the prefix of the text tower among the names of a file."""
     found = _rows(names)
     if not found:
         other = _other_tower(path, names)
         what = f"one of {other}" if other else f"{len(names)} arrays, as {', '.join(sorted(names)[:3])}"
-        if not other and (near := describe_missing(kind, names, TEXT_LAYOUTS.values())):
-            raise CheckpointError(f"a text tower must be whole.\nReceived: {path}, nearest to {near}.")
         raise _family_error(f"{path} with {what}")
     row, prefixes = max(found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids))
     return row, pick_prefix(prefixes) if row.allows_any_prefix else prefixes[0]  # of copies that of the image tower
@@ -234,15 +233,16 @@ def _folder_config(path: Path) -> dict:
         both = name == "open_clip_config.json" and path.name.startswith(("model", "pytorch_model"))
         if (file := path.parent / name).is_file() and not (both and (path.parent / "config.json").is_file()):
             try:
-                return {software: json_object(file, _MOST_BYTES)}
+                config = json_object(file, _MOST_BYTES)
+                return {software: config if software == "open_clip" else merge_config_dicts(config)}
             except ValueError as error:
                 raise CheckpointError(f"{error}, {file}.") from error
     return {}
 
 
 def _stated(row: Layout, path: Path, names: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> tuple[str, Fields]:
-    """What no tensor says, and who says it."""
-    config = _folder_config(path)
+    """What no tensor says, and who says it; of heads a default where the default width is that of the tensors."""
+    config, width = _folder_config(path), tensors["token_embedding/embeddings"].shape[-1]
     if "open_clip" in config:
         kind = _part(_part(config["open_clip"], "model_cfg"), "text_cfg").get("proj_type", "linear")
         if kind == "none" and "projection/kernel" in tensors:
@@ -250,20 +250,25 @@ def _stated(row: Layout, path: Path, names: Mapping[str, Any], tensors: Mapping[
                 "a file must have no projection of texts where its config has none.\n"
                 f"Received: {path}, and proj_type {kind!r} in open_clip_config.json. Correct the config."
             )
-        return "open_clip_config.json", of_open_clip(_part(config["open_clip"], "model_cfg"))
+        model = _part(config["open_clip"], "model_cfg")
+        words, default = _part(model, "text_cfg"), _CLIP_WIDTH if "text_cfg" in model else None
+        knows = "heads" in words or words.get("width", default) == width
+        return "open_clip_config.json", of_open_clip(model) | ({} if knows else {"num_heads": None})
     if "transformers" in config and row.name in ("huggingface_text", "huggingface_siglip_text", "tips_text"):
         _check_kind(config["transformers"], row, path)
-        return "config.json", of_transformers(config["transformers"])
+        words = _part(config["transformers"], "text_config") or config["transformers"]
+        default = words.get("hidden_size") or (_CLIP_WIDTH if row.name == "huggingface_text" else _OTHER_WIDTH)
+        knows = words.get("num_attention_heads") is not None or default == width
+        return "config.json", of_transformers(config["transformers"]) | ({} if knows else {"num_heads": None})
     software = row.software
     usual: Fields = {"activation": row.activation, "layer_norm_epsilon": row.layer_norm_epsilon}
     if row.name == "tips_text":
-        return software, dict(_TIPS)
+        return software, dict(TIPS)
     if row.name in ("big_vision_text", "huggingface_siglip_text"):
         return software, usual | _LAST | ({"projection_bias": True} if "projection/kernel" in tensors else {})
     if row.name == "dino_text":
         return software, usual | {"qkv_bias": "none"}
     if {name.rpartition(".")[2] for name in names} >= {*OPENAI_INTEGERS}:
-        width = tensors["encoder_norm/gamma"].size
         return "OpenAI's code", usual | {"activation": "quick_gelu", "num_heads": max(width // CLIP_HEAD, 1)}
     if any(re.match(r"(.*\.)?visual\.(attn_pool|rope)\b", name) for name in names):
         software = _PE
@@ -284,8 +289,12 @@ def of_open_clip(model: Mapping[str, Any]) -> Fields:
         CheckpointError: for a tower of another architecture, by its name.
     """
     text = _part(model, "text_cfg")
-    if text.get("hf_model_name") or "multimodal_cfg" in model or text.get("embed_cls"):
-        raise _family_error(f"open_clip_config.json with {text.get('hf_model_name') or 'CoCa'!r}")
+    if name := text.get("hf_model_name"):
+        raise _family_error(f"open_clip_config.json with {name!r}")
+    set_words = {"embed_cls": text.get("embed_cls"), "multimodal_cfg": "multimodal_cfg" in model}
+    of_coca = [word for word, is_set in set_words.items() if is_set]
+    if of_coca:
+        raise _family_error(f"open_clip_config.json with {' and '.join(of_coca)}, as 'CoCa' has them")
     for word, value in text.items():
         if word not in _OPEN_CLIP_WORDS and value not in (None, False, "", "default"):
             raise unsupported_error("text tower", f"{word}={value!r}", NAME, "without this word of `text_cfg`")
@@ -302,6 +311,7 @@ def of_open_clip(model: Mapping[str, Any]) -> Fields:
         "pooling": poolings[pool],
         "end_id": text.get("eos_id", 2) if pool == "eos" else None,
         "pad_id": text.get("pad_id", 0),
+        "layer_scale": "none" if text.get("ls_init_value") is None else "both",
         "projection_size": None if text.get("proj_type", "linear") == "none" else model.get("embed_dim"),
         "projection_bias": bool(text.get("proj_bias")) if text.get("proj_type", "linear") != "none" else None,
         **{name: text.get(key) for name, key in (("hidden_size", "width"), ("num_layers", "layers"))},
@@ -345,12 +355,14 @@ def of_transformers(config: Mapping[str, Any]) -> Fields:
         "max_length": text.get("max_position_embeddings"),
     }
     if kind == "tipsv2":
-        return _TIPS | fields
+        return TIPS | fields
     if kind.startswith("siglip"):
         return fields | _LAST | {"projection_bias": True}
     if "text_config" in config or "WithProjection" in str(config.get("architectures")):  # and not CLIPTextModel
         fields["projection_size"] = config.get("projection_dim", _CLIP_PROJECTION)
     end = text["eos_token_id"]
+    if kind.startswith("owl"):
+        return fields | {"pooling": "argmax"}
     if kind == "clip" and end == 2:  # what old files of OpenAI's models have wrong, and transformers takes the largest
         return fields | {"pooling": "argmax"}
     return fields | {"pooling": "end", "end_id": end}
@@ -378,6 +390,7 @@ def _sizes(tensors: Mapping[str, np.ndarray], path: Path) -> Fields:
         **({} if table is None else {"max_length": table.shape[0]}),
         "projection_size": None if projection is None else projection.shape[-1],
         "projection_bias": "projection/bias" in tensors,
+        "layer_scale": "both" if "block_00/layer_scale_1/gamma" in tensors else "none",
     }
 
 

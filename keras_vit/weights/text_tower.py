@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from keras_vit.files import read_json_object
 from keras_vit.weights.read import TensorFile
 from keras_vit.weights.read.sharded import ShardedFile
 
@@ -19,6 +20,7 @@ _ADAPTERS = re.compile(r"(.*\.)?(merger|aligner)\.")
 _NO_NUMBERS = re.compile(r".*(position_ids|relative_position_index|logit_(scale|bias))$|.*\brope\.|(.*\.)?text_")
 _OF_TRAINING = re.compile(r"(optim|sched|scaler|amp\b)")  # how names of a training's state begin
 _HEAD = re.compile(r"(.*\.)?(\w*classifier|heads?|fc)\.(.*\.)?weight")
+_SIGLIP_HEAD = re.compile(r"(.*\.)?text_model\.head\.weight")  # of transformers
 _TOWERS = re.compile(r"clip|pe_core")  # in names of layouts, families and architectures
 
 
@@ -26,19 +28,27 @@ def read_logit_scale_and_bias(file: TensorFile | ShardedFile) -> tuple[float | N
     """Logarithm of the factor by which cosines of images and texts become logits, and what is added; `None` if absent.
 
     OpenAI, OpenCLIP and transformers name them `logit_scale` and `logit_bias`, big_vision `t` and `b`. TIPS has a
-    `temperature`, by which it divides.
+    `temperature`, by which it divides. Without a bias it is 0, but of SigLIP's towers, which always have one, `None`.
     """
     scale = _number(file, r"(.*\.)?logit_scale|(.*/)?params/t")
     if scale is None:
         temperature = _number(file, r"(.*\.)?temperature")
         return (None, None) if temperature is None or temperature <= 0 else (-math.log(temperature), 0.0)
-    return scale, _number(file, r"(.*\.)?logit_bias|(.*/)?params/b") or 0.0
+    bias = _number(file, r"(.*\.)?logit_bias|(.*/)?params/b")
+    return scale, 0.0 if bias is None and not _has_bias(file) else bias
+
+
+def _has_bias(file: TensorFile | ShardedFile) -> bool:
+    """Whether a file is of transformers' SigLIP, or its `open_clip_config.json` has a bias; not one with a note."""
+    model = (read_json_object(file.path.with_name("open_clip_config.json")) or {}).get("model_cfg")
+    is_stated = isinstance(model, dict) and model.get("init_logit_bias") is not None
+    return not file.note and (is_stated or any(map(_SIGLIP_HEAD.fullmatch, file.entries)))
 
 
 def _number(file: TensorFile | ShardedFile, pattern: str) -> float | None:
     """The one value of the one array of that name; `None` without it, as of Swin, which has one for each head."""
     found = [name for name in file.entries if re.fullmatch(pattern, name)]
-    values = [value for name in found if (value := file.read([name])[name]).size == 1]
+    values = [value for value in file.read(found).values() if value.size == 1]
     return float(values[0].item()) if len(values) == len(found) == 1 else None
 
 
@@ -60,43 +70,23 @@ def describe_unused(
         ignored: those of them that the layout knows.
         classifies: whether a head is among the weights.
     """
-    text = _describe_text(unused)
-    on_head = () if classifies else _describe_head(unused, prefix)
-    others = () if text else _describe_others(prefix, outside)
-    return (*text, *_describe_ignored(file, ignored), *on_head, *others)
-
-
-def _describe_others(prefix: str, names: Iterable[str]) -> tuple[str, ...]:
-    """A line on arrays next to a model that is a part of another, as those of a decoder."""
-    known = (_NO_NUMBERS, _OF_TRAINING, _HEAD)
-    names = sorted(name for name in names if not any(pattern.match(name) for pattern in known))
-    if not names:
-        return ()
-    return (f"set aside {len(names)} arrays outside of {prefix.rstrip('.')!r}, as {names[0]}, {OF_OTHERS}",)
-
-
-def _describe_text(unused: Iterable[str]) -> tuple[str, ...]:
-    """A line on the text tower among the names of arrays that are not read, if there is one."""
-    others = sorted(name for name in unused if not name.endswith((_SCALE, _BIAS, "position_ids")))
-    known = any(re.search(r"(^|\.)(text|token_embedding)", name) for name in others)
-    return (f"{SET_ASIDE}, {len(others)} arrays as {others[0]}",) if known else ()
-
-
-def _describe_ignored(file: TensorFile | ShardedFile, ignored: Iterable[str]) -> tuple[str, ...]:
-    """A line on arrays below the prefix that the layout ignores, as a token of pre-training, but for zeros."""
+    lines, towers = [], sorted(name for name in unused if not name.endswith((_SCALE, _BIAS, "position_ids")))
+    has_text = any(re.search(r"(^|\.)(text|token_embedding)", name) for name in towers)
+    if has_text:
+        lines.append(f"{SET_ASIDE}, {len(towers)} arrays as {towers[0]}")
     names = sorted(name for name in ignored if not _NO_NUMBERS.match(name))
     tokens = file.read([name for name in names if name.endswith("token")], allow_nonfinite=True)
-    names = [name for name in names if np.any(tokens.get(name, 1))]
-    what = f"{names[0]}, which" if len(names) == 1 else f"{len(names)} arrays, as {names[0]}, which" if names else ""
-    if names and all(map(_ADAPTERS.match, names)):
-        return (f"set aside {what} {ADAPTER}",)
-    return (f"set aside {what} {NO_PASS}",) if names else ()
-
-
-def _describe_head(unused: Iterable[str], prefix: str) -> tuple[str, ...]:
-    """A line on a classifier among the names that are not read, outside of the prefix of a model without one."""
-    names = sorted(name for name in unused if _HEAD.fullmatch(name) and not name.startswith(prefix))
-    return (f"set aside head outside of the model, as {names[0]}",) if names else ()
+    if names := [name for name in names if np.any(tokens.get(name, 1))]:
+        what = f"{names[0]}, which" if len(names) == 1 else f"{len(names)} arrays, as {names[0]}, which"
+        lines.append(f"set aside {what} {ADAPTER if all(map(_ADAPTERS.match, names)) else NO_PASS}")
+    heads = sorted(name for name in unused if _HEAD.fullmatch(name) and not name.startswith(prefix))
+    if heads and not classifies:
+        lines.append(f"set aside head outside of the model, as {heads[0]}")
+    known = (_NO_NUMBERS, _OF_TRAINING, _HEAD)
+    others = sorted(name for name in outside if not any(pattern.match(name) for pattern in known))
+    if others and not has_text:
+        lines.append(f"set aside {len(others)} arrays outside of {prefix.rstrip('.')!r}, as {others[0]}, {OF_OTHERS}")
+    return tuple(lines)
 
 
 def is_projection(names: Iterable[str], head: Mapping[str, np.ndarray]) -> bool:
@@ -106,4 +96,10 @@ def is_projection(names: Iterable[str], head: Mapping[str, np.ndarray]) -> bool:
         names: of the file's layout and family.
         head: its tensors.
     """
-    return any(map(_TOWERS.search, names)) and bool(head) and not any(np.any(head[n]) for n in head if "bias" in n)
+    has_bias = any(np.any(head[n]) for n in head if "bias" in n)
+    return is_of_projecting_family(names) and bool(head) and not has_bias
+
+
+def is_of_projecting_family(names: Iterable[str]) -> bool:
+    """Whether image towers of a layout or family end in a projection, as CLIP's."""
+    return any(map(_TOWERS.search, names))

@@ -160,6 +160,14 @@ def huggingface_sapiens2():
     write("huggingface_sapiens2", model, config.to_dict(), hidden)
 
 
+def huggingface_sapiens2_plain():
+    """Without registers, of which there is an empty array, a gate, and norms of queries and keys."""
+    tiny = TINY | {"num_hidden_layers": 1, "hidden_act": "gelu"}
+    config = transformers.Sapiens2Config(**tiny, num_register_tokens=0, use_gated_mlp=False, use_qk_norm=False)
+    model = randomise(transformers.Sapiens2Model(config))
+    write("huggingface_sapiens2_plain", model, config.to_dict(), hidden, sizes=SQUARE)
+
+
 def huggingface_mlcd():
     """Rotary positions, with learned angles of the class token."""
     config = transformers.MLCDVisionConfig(**TINY)
@@ -173,7 +181,7 @@ def mlcd_arrays(model, images):
 
 
 WRITERS = (timm_uni2, timm_qwen3, timm_deepseek, open_clip_gap, open_clip_siglip)
-WRITERS += (huggingface_aimv2_native, huggingface_sapiens2, huggingface_mlcd)
+WRITERS += (huggingface_aimv2_native, huggingface_sapiens2, huggingface_sapiens2_plain, huggingface_mlcd)
 
 if __name__ == "__main__":
     for writer in WRITERS:

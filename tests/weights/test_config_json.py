@@ -12,6 +12,7 @@ from weights.encoder_folders import ENCODERS, ENDS, changed, difference
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.families.clip import CLIP_PHOTOS
+from keras_vit.weights.metadata.transformers import read_transformers
 from keras_vit.weights.read import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
@@ -136,6 +137,7 @@ def test_head_outside_of_a_model_is_not_dropped_in_silence(tmp_path):
         ("timm_mae", {"depth": None}, "num_layers 12, and 2"),
         ("timm_mae", {"patch_size": None}, "patch_size 16, and 8"),
         ("huggingface_clip", {"vision_config": {"model_type": "siglip_vision_model"}}, "model_type"),
+        ("huggingface_dinov2", {"model_type": ["dinov2"]}, r"`model_type` must be a text.*\n.*\['dinov2'\] in .*json"),
         ("huggingface_dinov2", {"architectures": ["Dinov2WithRegistersModel"]}, "'dinov2', and architectures 'Dinov2W"),
         ("huggingface_beit", {"architectures": ["ViTForImageClassification"]}, "'beit', and architectures 'ViTFor"),
         (
@@ -238,7 +240,7 @@ def test_rotary_positions_are_of_the_kind_that_timms_config_names(tmp_path):
 
 def test_prefix_tokens_are_pooled_by_attention_where_timms_config_says_so(tmp_path):
     """timm's `test_vit3` does it by its name; its numbers from a made file were 4.3e-7 away."""
-    fields = {"pooling": "map", "registers": 2, "class_token": False, "pool_prefix_tokens": True}
+    fields = {"pooling": "map", "registers": 2, "class_token": False, "layer_scale": "both", "pool_prefix_tokens": True}
     tiny = make_tiny(num_layers=1, activation="gelu", **fields)
     file = keras_vit.save_checkpoint(tiny, tmp_path / "timm", "timm")
     save_file(load_file(file), file)  # without our note
@@ -251,3 +253,86 @@ def test_prefix_tokens_are_pooled_by_attention_where_timms_config_says_so(tmp_pa
         model = keras_vit.build(weights=tmp_path / "timm", input_shape=(20, 28, 3))
         assert (np.abs(numpy(model(x)) - numpy(tiny(x))).max() < 1e-5) == (name != "own")
         assert any("pool_prefix_tokens False" in line for line in model.load_report) == (name == "own")
+
+
+def test_biases_of_the_head_of_aimv2_are_added_to_its_output(tmp_path):
+    """Those of the keys change nothing, and the golden numbers are without any."""
+    folder = changed(tmp_path, "huggingface_aimv2", qkv_bias=True)
+    arrays, random = load_file(folder / "model.safetensors"), np.random.default_rng(0)
+    names = [name for name in arrays if "_proj.weight" in name and (".attention." in name or "head." in name)]
+    biased = {name.replace("weight", "bias"): np.zeros(24, "float32") for name in names} | arrays
+    biased |= {f"head.{part}_proj.bias": random.normal(size=24).astype("float32") for part in "kv"}
+    biased["head.output_proj.bias"] -= arrays["head.output_proj.weight"] @ biased["head.v_proj.bias"]
+    save_file(biased, folder / "model.safetensors")
+    model = keras_vit.build(weights=folder, **ENDS["pooled"])
+    assert difference("huggingface_aimv2", model, "pooled") < 1e-5
+    written = load_file(keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", "huggingface_aimv2"))
+    assert not {*biased} - {*written}
+    del biased["head.v_proj.bias"]
+    save_file(biased, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="all have biases"):
+        keras_vit.build(weights=folder, include_top=False)
+
+
+@pytest.mark.parametrize(
+    ("folder", "heads"),  # of transformers 5.24, by which a config of another width than usual is read too
+    [("huggingface_aimv2", 8), ("huggingface_dinov3", 6), ("huggingface_siglip", 12), ("huggingface_dinov2", 12)],
+)
+def test_heads_that_a_config_leaves_out_are_those_of_transformers(tmp_path, folder, heads):
+    """And not where it leaves out the width too, which here is not the usual one: transformers opens no such folder."""
+    copy = changed(tmp_path, folder)
+    config = json.loads((copy / "config.json").read_text())
+    del config["num_attention_heads"]
+    (copy / "config.json").write_text(json.dumps(config))
+    checkpoint = read_checkpoint(copy)
+    assert checkpoint.num_heads == heads
+    assert f"num_heads {heads}: as transformers computes, since config.json does not say" in checkpoint.remarks
+    del config["hidden_size"]
+    (copy / "config.json").write_text(json.dumps(config))
+    assert read_checkpoint(copy).num_heads is None
+
+
+def test_timms_proj_bias_is_that_of_the_mlp_too(tmp_path):
+    folder = changed(tmp_path, "timm_mae", proj_bias=False)
+    arrays = load_file(folder / "model.safetensors")
+    dropped = ("attn.proj.bias", "mlp.fc1.bias", "mlp.fc2.bias")
+    save_file({name: arrays[name] for name in arrays if not name.endswith(dropped)}, folder / "model.safetensors")
+    fields = read_checkpoint(folder).fields
+    assert (fields["proj_bias"], fields["mlp_bias"]) == (False, False)
+
+
+@pytest.mark.parametrize(("kind", "epsilon"), [("vit_msn", 1e-6), ("vit", None)])
+def test_epsilon_that_a_config_of_msn_leaves_out_is_not_vits(tmp_path, kind, epsilon):
+    """Of ViT's other kinds it is that of the layout, 1e-12."""
+    found = read_transformers({"model_type": kind}, {}, tmp_path)
+    assert found.fields.get("layer_norm_epsilon") == epsilon
+
+
+def test_swiglu_of_timm_in_two_kernels_is_that_in_one(tmp_path):
+    """As `mlp_layer=SwiGLU` in Python makes it; `SwiGLUPacked` is in the golden folder, gate first."""
+    folder = changed(tmp_path, "timm_uni2", mlp_ratio=64.5 / 24)
+    arrays = load_file(folder / "model.safetensors")
+    for name in [name for name in arrays if ".mlp.fc1." in name]:
+        both = np.split(arrays.pop(name), 2)
+        arrays |= {name.replace("fc1", part): half.copy() for part, half in zip(("fc1_g", "fc1_x"), both, strict=True)}
+    save_file(arrays, folder / "model.safetensors")
+    model = keras_vit.build(weights=folder, **ENDS["tokens"])
+    assert difference("timm_uni2", model) < 1e-5
+    assert model.config.mlp_dim == 64
+
+
+@pytest.mark.parametrize(
+    ("architecture", "facts", "is_said"),
+    [
+        ("vit_giant_patch14_224", {}, True),
+        ("vit_giant_patch14_224", {"act_layer": "silu"}, False),
+        ("vit_giant_patch14_reg4_dinov2", {}, False),
+    ],
+)
+def test_gate_of_a_timm_folder_that_nothing_says_is_said(tmp_path, architecture, facts, is_said):
+    """timm's default is GELU, and `mlp_layer=SwiGLUPacked` stands in Python alone."""
+    folder = changed(tmp_path, "timm_uni2", **facts)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architecture": architecture}))
+    report = keras_vit.build(weights=folder, **ENDS["tokens"]).load_report
+    assert ("gated MLP: SiLU, since nothing says its activation" in report) is is_said

@@ -4,6 +4,7 @@ Expected arrays are of float64: tokens as `forward_features` or `last_hidden_sta
 logits or the projected embedding, at the size of the position table and at another one.
 """
 
+import json
 import re
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_folder_alone_gives_the_numbers_of_its_software(folder):
 @pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")  # a file alone tells no activation
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
-    """What stands in a file beside the model, as a token of pre-training, is written as zeros or not at all.
+    """What stands in a file beside the model is written as zeros or not at all, but for DINOv2's mask token.
 
     DeiT III's table has no row for the class token, and gets one of zeros.
     """
@@ -57,7 +58,8 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
     arrays = load_file(file).items()
     aside = any(name.startswith(MERGES) or (name.endswith("mask_token") and array.any()) for name, array in arrays)
     reads = "only the language model's adapter reads" if folder in TOWERS else "no forward pass reads"
-    assert [line.rpartition(", ")[2] for line in model.load_report] == [f"which {reads}"] * aside
+    guessed = ["since nothing says its activation"] * (folder == "timm_uni2")  # whose MLP is passed in Python
+    assert [line.rpartition(", ")[2] for line in model.load_report] == [f"which {reads}"] * aside + guessed
     keras_vit.build(model.config, weights=file.parent, **sides, **ends, strict=True)
     layout = read_checkpoint(ENCODERS / folder).layout
     path = keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", layout)
@@ -71,7 +73,10 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
     for name in theirs.keys() - beside:
         np.testing.assert_array_equal(theirs[name], ours[name], err_msg=name)
     again = keras_vit.build(model.config, weights=tmp_path / "x.safetensors", include_top="logits" in expected(folder))
-    assert again.load_report == ()
+    kept = [name for name, array in ours.items() if name.endswith("mask_token") and array.any()]
+    for name in kept:
+        np.testing.assert_array_equal(theirs[name], ours[name], err_msg=name)
+    assert again.load_report == (model.load_report if kept else ())
 
 
 @pytest.mark.parametrize(
@@ -105,6 +110,12 @@ def test_what_no_tensor_tells_changes_the_numbers(folder, wrong):
     model = keras_vit.build(config, weights=ENCODERS / folder, input_shape=(24, 24, 3), include_top=False)
     assert difference(folder, model, end) > 1e-5
     assert any(next(iter(wrong)) in line for line in model.load_report)
+
+
+def test_activation_of_a_gated_mlp_is_said_to_be_unused():
+    model = built("timm_uni2", activation="gelu_tanh")
+    assert "activation gelu_tanh is not used, since an MLP with a gate computes SiLU" in model.load_report
+    assert difference("timm_uni2", model) < 1e-5
 
 
 @pytest.mark.filterwarnings("ignore:.*unless set otherwise:UserWarning")  # of coordinates
@@ -284,7 +295,7 @@ def test_openclip_reads_what_transformers_wrote(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "word"),
     [
-        ({"blocks.0.attn.q_norm.weight": "norm.bias"}, "qk_norm"),
+        ({"blocks.0.attn.q_norm.weight": "norm.bias"}, "q_norm"),
         ({"rope.freqs": "norm.bias"}, "rope"),
     ],
 )
@@ -331,8 +342,40 @@ def test_authors_file_inside_a_training_is_read(tmp_path):
 @pytest.mark.parametrize("layout", ["dinov2", "huggingface_dinov2", "open_clip"])
 def test_model_without_what_a_family_has_is_refused(tmp_path, layout):
     model = keras_vit.build(weights=ENCODERS / "timm_mae", include_top=False, pooling="gap", class_token=True)
-    with pytest.raises(CheckpointError, match="known by parts"):
+    with pytest.raises(CheckpointError, match="recognised"):
         keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", layout)
     gated = keras_vit.build(weights=ENCODERS / "huggingface_dinov2_registers", include_top=False)
     with pytest.raises(CheckpointError, match="gated MLP"):
         keras_vit.save_checkpoint(gated, tmp_path / "for_timm", "timm")
+
+
+@pytest.mark.parametrize("folder", ["huggingface_dinov2", "huggingface_dinov2_registers"])
+def test_dinov2_is_written_as_a_folder_of_transformers(tmp_path, folder):
+    model = keras_vit.build(weights=ENCODERS / folder, include_top=False)
+    file = keras_vit.save_checkpoint(model, tmp_path / "folder", folder)
+    theirs, ours = (json.loads((place / "config.json").read_text()) for place in (ENCODERS / folder, file.parent))
+    assert {name: value for name, value in ours.items() if name in theirs} == {
+        name: theirs[name] for name in ours if name in theirs
+    }
+    assert set(ours) - set(theirs) == {"id2label", "label2id"}
+    again = keras_vit.build(weights=file.parent, include_top=False)
+    images = expected(folder)["images"]
+    np.testing.assert_array_equal(numpy(again(images)), numpy(model(images)))
+    odd = keras_vit.build(model.config.replace(gated_mlp=True, mlp_dim=33), include_top=False, input_shape=(24, 24, 3))
+    with pytest.raises(CheckpointError, match="share of the width"):
+        keras_vit.save_checkpoint(odd, tmp_path / "odd", folder)
+
+
+@pytest.mark.parametrize("folder", ["huggingface_dinov2", "huggingface_dinov3"])
+def test_photos_of_another_size_than_the_weights_are_said_unless_the_size_is_chosen(tmp_path, folder):
+    """transformers takes the processor's size, 224 for DINOv2, whose table is of 518."""
+    copy = changed(tmp_path, folder)
+    processor = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (copy / "preprocessor_config.json").write_text(json.dumps(processor | {"resample": 3, "do_resize": True}))
+    model = keras_vit.build(weights=copy, include_top=False)
+    own = " x ".join(map(str, model.input_shape[1:3]))
+    said = [line for line in model.load_report if line.startswith(f"photos are resized to {own}")]
+    assert [("16 x 16 of the folder" in line, own != "16 x 16") for line in said] == [(True, True)]
+    chosen = keras_vit.build(weights=copy, include_top=False, input_shape=(16, 16, 3))
+    assert chosen.preprocessing.image_size == (16, 16)
+    assert not [line for line in chosen.load_report if line.startswith("photos")]

@@ -292,7 +292,7 @@ def test_file_of_two_families_is_asked_for_unless_something_tells(tmp_path):
     assert build().load_report == (
         "set aside mask_token, which no forward pass reads",
         "layer_norm_epsilon 1e-06: as the authors' DINOv2 computes, since the file does not say",
-        "registers 4: by the tensors alone, since nothing says what the model has",
+        "registers 4: read off the tensors, since no config says what the model has",
     )
 
 

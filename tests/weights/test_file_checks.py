@@ -10,7 +10,8 @@ from fault_server import FaultServer
 from keras_vit.config.variants import VARIANTS
 from keras_vit.files import file_sha256
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.download import DownloadError, cache_dir, verify_cache
+from keras_vit.weights.download import DownloadError, cache_dir
+from keras_vit.weights.download.cache import verify_cache
 from keras_vit.weights.file_checks import check_cached, check_for
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import find_weights

@@ -13,8 +13,8 @@ from weights.role_sweep import silent_changes
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.metadata import timm, transformers
+from keras_vit.weights.families import LAYOUTS, MODEL_TYPES
+from keras_vit.weights.metadata import timm
 from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import all_records
 
@@ -35,11 +35,11 @@ ENCODERS = GOLDEN / "encoders"
         ("huggingface_clip", "self_attn.out_proj.bias", "proj_bias True, and False"),
         ("huggingface_siglip", "patch_embedding.bias", "patch_bias True, and False"),
         # Names by which a layout is known, without which the file looks like one of another layout or of none.
-        ("huggingface_clip", "pre_layrnorm.weight", "nearest to .* huggingface_clip without pre_layrnorm.weight"),
-        ("huggingface_dinov2", "cls_token", "nearest to .* huggingface_dinov2 without embeddings.cls_token"),
-        ("timm_mae", "patch_embed.proj.weight", "nearest to .* timm without patch_embed.proj.weight"),
-        ("timm_pe_core", "attn_pool.latent", "nearest to .* timm_pe_core without attn_pool.latent"),
-        ("open_clip_gap", "class_embedding", "nearest to .* open_clip_gap without class_embedding"),
+        ("huggingface_clip", "pre_layrnorm.weight", "known here: huggingface_clip, huggingface_clip_classifier"),
+        ("huggingface_dinov2", "cls_token", "layout huggingface_dinov2.*in the layout huggingface,"),
+        ("timm_mae", "patch_embed.proj.weight", "must be whole(.|\n)*, timm"),
+        ("timm_pe_core", "attn_pool.latent", "layout timm_pe_core.*in the layout timm"),
+        ("open_clip_gap", "class_embedding", "must be whole.*open_clip_gap"),
     ],
 )
 def test_role_that_is_missing_in_every_block_is_seen_by_what_the_config_says(tmp_path, folder, role, said):
@@ -55,7 +55,7 @@ def test_role_that_is_missing_in_every_block_is_seen_by_what_the_config_says(tmp
     ("argument", "said"),
     [
         ({"qk_norm": True}, "none among the arrays that are read; 2 others are there, as blocks.0.attn.k_norm.weight"),
-        ({"act_layer": "silu"}, r"gated_mlp True, .* in which alone a SiLU is computed here"),
+        ({"act_layer": "silu"}, "gated_mlp True, and False"),
     ],
 )
 def test_argument_of_timm_that_is_not_computed_here_is_the_cause(tmp_path, argument, said):
@@ -116,6 +116,34 @@ def claiming(tmp_path, folder, **said):
     return copy
 
 
+@pytest.mark.parametrize(
+    ("folder", "words", "said"),
+    [
+        ("huggingface_dinov3", {"use_gated_mlp": None, "hidden_act": "gelu"}, "gated_mlp False, and True"),
+        (
+            "huggingface_beit",
+            {"model_type": "data2vec-vision", "architectures": ["Data2VecVisionModel"], "use_mean_pooling": False},
+            "final_norm tokens, and pooled",
+        ),
+    ],
+)
+def test_word_that_config_leaves_out_or_denies_is_held_against_the_tensors(tmp_path, folder, words, said):
+    """transformers takes no for a word that is not there, and leaves the tensors out."""
+    with pytest.raises(CheckpointError, match=said):
+        read_checkpoint(claiming(tmp_path, folder, **words))
+
+
+def test_role_that_timms_test_vit_lacks_is_seen_by_its_name(tmp_path):
+    """No record has its sizes, and the name says its parts."""
+    folder = claiming(tmp_path, "timm_mae", architecture="test_vit")
+    assert read_checkpoint(folder).is_known
+    arrays = load_file(folder / "model.safetensors")
+    dropped = {name: array for name, array in arrays.items() if not name.endswith("attn.proj.bias")}
+    save_file(dropped, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="proj_bias True, and False"):
+        read_checkpoint(folder)
+
+
 TIMM = {  # folder: architectures of other families, or of none that is computed here
     "timm_dinov3": ("eva02_large_patch14_224", "vit_base_patch16_224", "vit_pe_spatial_base_patch16_512"),
     "timm_eva02_clip": ("vit_base_patch16_224", "vit_giant_patch16_lingbot", "beit_base_patch16_224"),
@@ -170,8 +198,8 @@ def test_closed_architecture_is_refused_by_the_part_that_is_missing():
 
 
 def test_each_layout_of_a_family_is_one_of_ours():
-    named = {name for rows in (*timm._ARCHITECTURES.values(), *transformers._LAYOUTS.values()) for name in rows}
-    assert named <= set(LAYOUTS)
+    rows = [row for _, row in timm._ARCHITECTURES.values()] + [kind.layouts for kind in MODEL_TYPES.values()]
+    assert {name for row in rows for name in row} <= set(LAYOUTS)
 
 
 def test_what_no_source_says_of_a_file_alone_is_said(tmp_path):

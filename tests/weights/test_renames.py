@@ -39,10 +39,17 @@ ALWAYS = {  # without which a file is not known again
     "huggingface_dinov3": {"class", "scales"},
     "timm_dinov3": {*DINOV3, "no_key_bias"},
     "timm_rope": {"class", "scales"},
+    "huggingface_eomt": {"class", "table", "scales"},
+    "huggingface_eomt_dinov3": {"class", "scales"},
+    "huggingface_yolos": {"class"},
+    "huggingface_vitpose": {"table", "offset"},
+    "huggingface_owl": CLIP,
+    **{name: {"table", "axis_positions", "neck"} for name in ("huggingface_sam", "sam", "timm_sam")},
     "timm_rope_registers": {"registers", "scales", "no_key_bias"},
     **{f"{of}pe{end}": {"pre_norm", *more} for of in ("timm_", "") for end, more in (("", ()), ("_core", ("map",)))},
 }
 WITHOUT_LAST_NORM = {"timm_qwen3", "open_clip_gap", "internvit", "huggingface_radio", "timm_pe", "pe"}
+WITHOUT_LAST_NORM |= {"huggingface_sam", "sam", "timm_sam"}
 OF_EVA = {"class", "distillation", "table", "head", *SWITCHES}
 RELATIVE = {"biases", "shared_bias", "no_key_bias"}
 PARTS = {
@@ -74,6 +81,10 @@ PARTS = {
     **{name: {"table", "map", "head"} for name in ("huggingface_siglip", "huggingface_siglip2")},
     "huggingface_pixio": {"class", "table"},
     "huggingface_radio": {"class", "table", "registers", "scales", "gated"},
+    "huggingface_eomt": {*DINOV2, "registers", "gated"},
+    "huggingface_eomt_dinov3": {*DINOV3, "gated", "no_key_bias"},
+    "huggingface_yolos": {"class", "table", "tables"},
+    **{name: ALWAYS[name] for name in ("huggingface_owl", "huggingface_vitpose", "huggingface_sam", "sam", "timm_sam")},
     "open_clip": {*CLIP, "head", "scales"},
     "open_clip_gap": {*ALWAYS["open_clip_gap"], "head", "scales"},
     "aimv2": ALWAYS["aimv2"],
@@ -140,12 +151,21 @@ def shapes_of(layout, parts, heads, each, mlp_dim, classes, side):
     optional = {
         "class": {"class_token/token": (1, 1, width)},
         "distillation": {"distillation_token/token": (1, 1, width)} | dense("head_distillation", width, classes),
-        "table": {"position_embedding/table": (1, prefix + side * 4, width)},
+        "table": {"position_embedding/table": (1, prefix + side * (side if "neck" in parts else 4), width)},
+        "axis_positions": {
+            f"block_{i:02}/positions/{axis}": (7, each) for i in (0, 3, 10) for axis in ("rows", "columns")
+        },
+        "neck": {
+            **{"neck/conv_1/kernel": (1, 1, width, classes), "neck/conv_2/kernel": (3, 3, classes, classes)},
+            **{path: size for number in (1, 2) for path, size in norm(f"neck/norm_{number}", classes).items()},
+        },
+        "tables": {f"position_embedding_{i:02}/table": (1, prefix + side * 4, width) for i in (0, 1, 2)},
         "pre_logits": dense("pre_logits", width, width),
         "map": block("pooling", width, mlp_dim) | norm("pooling/norm", width) | {"pooling/probe": (1, 1, width)},
         "stages": units(each, mlp_dim, True),
         "biases": {f"relative_bias_{i:02}/table": (12, heads) for i in (0, 3, 10)},
         "shared_bias": {"relative_bias_shared/table": (12, heads)},
+        "offset": {"position_offset/token": (1, 1, width)},
         "registers": {"register_tokens/tokens": (1, 2, width)},
         "pre_norm": norm("pre_norm", width),
         "pooled_norm": norm("pooled_norm", width),
@@ -189,6 +209,8 @@ def possible(layout, parts):
     parts = parts - {"mlp_norm"} if layout == "timm" and "attention_norm" in parts else parts  # so has BEiT-3
     parts = parts - {"no_key_bias"} if layout == "timm_beit3" else parts
     parts |= {"table"} if layout == "linen" else set()  # without one it is taken for a file of big_vision
+    if layout == "huggingface_yolos":  # after the stem, or before each block
+        parts = parts - {"table"} if "tables" in parts else parts | {"table"}
     return parts - {"pre_logits"} if layout == "huggingface" and "head" in parts else parts
 
 
@@ -206,7 +228,7 @@ def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(layout, data):
     folds_rows = LAYOUTS[layout].software in ("timm", "the authors' EVA-02") and {"registers", "table"} <= parts
     if folds_rows or (layout == "timm_rope" and "table" in parts):
         ours["position_embedding/table"][:, : len(parts & {"class", "distillation"})] = 0  # likewise
-    if layout == "huggingface_radio":
+    if layout in ("huggingface_radio", "huggingface_eomt"):
         ours["position_embedding/table"][:, :1] = 0  # likewise
     if layout in ("huggingface_clip", "open_clip", "open_clip_gap", "pe", "pe_core") and "head" in parts:
         ours["head/bias"][:] = 0  # it has none
@@ -237,7 +259,7 @@ def test_every_row_and_every_name_of_it_is_sent_both_ways():
         gated = set() if PARTS[layout] & {"bare", "rms"} else {"gated"}
         kinds = [shapes_of(layout, PARTS[layout] - without, **sizes) for without in (set(), gated)]
         assert [row.unmapped(paths) for paths in kinds] == [[], []]
-        paths = kinds[0] | kinds[1]
+        paths = kinds[0] | kinds[1] | {"mask_token/token": (1, 15)}  # which no model has, and a training may
         for (prefix, _), layers in row.names.items():
             pattern = re.sub(r"\{.*?\}", r"\\d+", prefix)
             for layer in (part for names in layers for part in ([names] if isinstance(names, str) else names)):

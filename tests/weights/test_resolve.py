@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import GOLDEN
 from fault_server import FaultServer
+from safetensors.numpy import save_file
 
 import keras_vit
 from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
@@ -148,3 +149,16 @@ def test_path_that_leads_to_no_file_is_refused_with_the_reason(tmp_path):
 def test_place_with_a_name_that_no_file_may_have_is_a_download_error(server):
     with pytest.raises(DownloadError, match="name too long"):
         fetch(RemoteFile(server.url("ok"), "hf/" + "a" * 300))
+
+
+def test_adapter_beside_weights_is_named_and_alone_refused(tmp_path):
+    shutil.copy(GOLDEN / "foreign" / "huggingface_vit.safetensors", tmp_path / "model.safetensors")
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    named = "base_model.model.vit.encoder.layer.0.attention.attention.query.lora_A.weight"
+    save_file({named: np.zeros((4, 8), "float32")}, tmp_path / "adapter_model.safetensors")
+    with pytest.warns(UserWarning, match=r"adapter_config.json .* not applied: .* of model.safetensors alone. Merge"):
+        keras_vit.build(weights=tmp_path, num_heads=4)
+    (tmp_path / "model.safetensors").unlink()
+    for path in (tmp_path, tmp_path / "adapter_model.safetensors"):
+        with pytest.raises(CheckpointError, match=r"a whole model, and an adapter.*\n.*adapter_.*`merge_and_unload`"):
+            keras_vit.build(weights=path)

@@ -1,6 +1,7 @@
 """What saving and converting must refuse or say, since other software would compute something else, or nothing."""
 
 import json
+import re
 import warnings
 
 import keras
@@ -12,7 +13,8 @@ from safetensors.numpy import load_file, save_file
 import keras_vit
 from keras_vit import convert_checkpoint, save_checkpoint
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.convert import write_npz, write_safetensors
+from keras_vit.weights.read import CheckpointError, scan
 
 TIMM_TOKEN = GOLDEN / "foreign" / "timm_token.safetensors"
 
@@ -102,6 +104,17 @@ def test_lora_is_merged_or_has_no_place(tmp_path, name, layout):
     keras_vit.load_checkpoint(loaded, save_checkpoint(model, tmp_path / name, layout))
     x = images(2, 20, 28, 3)
     np.testing.assert_allclose(numpy(loaded(x)), numpy(model(x)), atol=1e-5)  # A B is added to a kernel first
+
+
+@pytest.mark.parametrize(("layout", "name"), [("official", "x.npz"), ("timm", "x.safetensors")])
+def test_file_without_its_last_block_is_no_smaller_model(tmp_path, layout, name):
+    activation = "gelu_tanh" if layout == "official" else "gelu"
+    path = save_checkpoint(make_tiny(num_layers=3, activation=activation), tmp_path / name, layout)
+    file = scan(path)
+    kept = {key: array for key, array in file.read(list(file.entries)).items() if not re.search("(_|s.)2[/.]", key)}
+    (write_npz if layout == "official" else write_safetensors)(path, kept.items(), file.note)
+    with pytest.raises(CheckpointError, match="num_layers 3, and 2 in the file"):
+        keras_vit.build(weights=path)
 
 
 def test_a_folder_that_was_there_stays_after_a_fault(tmp_path):

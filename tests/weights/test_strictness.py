@@ -1,7 +1,6 @@
 """What a loader must refuse: rows N5, N6, N11 and N12 (N10 stands in test_load.py, the rest in test_reader.py)."""
 
 import pickle
-import re
 
 import h5py
 import keras
@@ -13,7 +12,6 @@ from forged import zipped
 import keras_vit
 from keras_vit.model.layer_access import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.load import _check_fit
 from keras_vit.weights.read import CheckpointError
 
@@ -128,6 +126,32 @@ def test_nonfinite_values_are_refused_by_name_and_count(saved):  # N7, through t
         keras_vit.build(tiny_config(), weights=path)
 
 
+def test_npz_with_every_weight_twice_says_which_it_took(saved):
+    _, path = saved
+    arrays = dict(np.load(path))
+    np.savez(path, **arrays, **{f"params/{name}": array + 1 for name, array in arrays.items()})
+    model = keras_vit.build(tiny_config(), weights=path, input_shape=(20, 28, 3))
+    assert "took 'params', and not the names without a prefix" in model.load_report
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "words"),
+    [
+        ("/key/", lambda key: key[..., :3], r"keys of \d+ numbers, where a head has 4"),
+        ("/key/", lambda key: key[..., :0], r"keys of \d+ numbers, where a head has 4"),
+        ("/query/kernel", lambda kernel: kernel[..., :0], "integer (division or )?modulo by zero"),
+        ("pos_embedding", np.ravel, r"position table of shape \(\d+,\)"),
+        ("pos_embedding", lambda table: table[..., :0], r"position table of shape \(1, \d+, 0\)"),
+    ],
+)
+def test_shapes_of_no_weights_are_refused_with_the_file(saved, part, change, words):
+    _, path = saved
+    arrays = {name: change(array) if part in name else array for name, array in np.load(path).items()}
+    np.savez(path, **arrays)
+    with pytest.raises(CheckpointError, match=rf"shapes of weights(?s:.*){words}(?s:.*){path.name}"):
+        keras_vit.build(tiny_config(), weights=path)
+
+
 def test_strict_leaves_out_the_end_alone_and_attention_pooling_is_the_files():
     def opened(name, **arguments):
         return keras_vit.build(weights=GOLDEN / "encoders" / name, **arguments)
@@ -143,13 +167,3 @@ def test_strict_leaves_out_the_end_alone_and_attention_pooling_is_the_files():
     for channels in (1, 4):
         with pytest.raises(ValueError, match=rf"statistics of pixels(?s:.*)=\(\d+, \d+, {channels}\), 3 means"):
             opened("huggingface_radio", include_top=False, input_shape=(32, 32, channels))
-
-
-def test_layouts_that_are_offered_write_the_model(tmp_path):
-    model = keras_vit.build(weights=GOLDEN / "encoders" / "huggingface_dinov2_registers", include_top=False)
-    with pytest.raises(CheckpointError, match="Layouts with a place for all: ") as refused:
-        keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", "dinov2")
-    offered = re.findall(r"'(\w+)'", str(refused.value).partition("place for all")[2])
-    assert {"timm", "dinov2_registers", "tips"} <= {*offered}
-    for name in offered:
-        assert keras_vit.save_checkpoint(model, tmp_path / f"{name}{LAYOUTS[name].suffix}", name).exists()

@@ -1,5 +1,6 @@
 """What notes and JSON beside the tensors say: followed where understood, told where not, refused where not computed."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.metadata import read_open_clip, read_timm, read_transformers
+from keras_vit.weights.metadata.reader import read_open_clip, read_timm, read_transformers
 from keras_vit.weights.read import CheckpointError
 
 FOREIGN = GOLDEN / "foreign"
@@ -22,6 +23,13 @@ NOT_UNDERSTOOD = [
     ({"rescale_factor": 1 / 127.5}, "rescale_factor 0.0078"),
     ({"resample": 0}, "resample 0)"),
     ({"do_flip_channel_order": True}, "do_flip_channel_order True)"),
+    *(({word: None}, f"{word} None)") for word in ("rescale_factor", "do_rescale")),
+    *(
+        ({"image_processor_type": f"{kind}ImageProcessorFast"}, f"image_processor_type {kind}ImageProcessorFast)")
+        for kind in ("ConvNext", "DPT", "Owlv2", "Siglip2", "Perceiver", "Mine")
+    ),
+    ({"size": {"shortest_edge": 32, "longest_edge": 40}}, "size {'shortest_edge': 32, 'longest_edge': 40})"),
+    *(({word: [0.5] * n}, f"{word} [0.5, 0.5") for word in ("image_mean", "image_std") for n in (2, 4)),
     ({"image_std": [0.2, 0.2, 0]}, "mean=(0.4, 0.4, 0.4), std=(0.2, 0.2, 0.0))"),
     ({"size": {"shortest_edge": 32}}, "size {'shortest_edge': 32})"),
     ({"do_center_crop": True, "crop_size": 64}, "crop_size 64)"),
@@ -45,6 +53,7 @@ IDS = ["n02391049", "n02437136"]
         ({"id2label": {"0": "zebra", "1": None}, "label2id": {"zebra": 0}}, None),
         ({"label2id": {"okapi": 1, "zebra": "0"}}, ("zebra", "okapi")),
         ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "label2id": {"okapi": 1, "zebra": 0}}, ("zebra", "okapi")),
+        ({"id2label": ["0", "1", "2"], "label2id": {"okapi": 1, "zebra": 0}}, ("zebra", "okapi")),
         ({"label2id": {"okapi": 1, "zebra": 1}}, None),
         ({"id2label": ["zebra", "okapi"], "label2id": {"LABEL_0": 0}}, ("zebra", "okapi")),
         ({"id2label": ["zebra", "okapi"], "label2id": {"zebra": 1, "okapi": 0}}, ("zebra", "okapi")),
@@ -75,6 +84,7 @@ def test_class_names_of_the_json_are_read(tmp_path, config, names):
     is_not_understood = names is None and "LABEL_0" not in str(config)
     set_aside = ({"zebra": 1, "okapi": 0}, {"LABEL_0": 0, "zebra": 1})
     contradicts = {"label_names", "pretrained_cfg"} <= {*config} or config.get("label2id") in set_aside
+    contradicts |= config.get("id2label") == ["0", "1", "2"]
     assert any("label" in line for line in found.remarks) == (is_not_understood or contradicts)
 
 
@@ -265,6 +275,7 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
     [
         ({"config": ""}, "config.json not understood (Expecting value"),
         ({"config": "[1]"}, "config.json not understood (list)"),
+        ({"config": '{"id2label": {"0": "a", "0": "b"}}'}, "config.json not understood (the name '0' twice)"),
         ({"preprocessor_config": "{"}, "preprocessor_config.json not understood"),
         (
             {"processor_config": {"image_processor": {"do_pad": True, **PROCESSOR}}},
@@ -278,6 +289,10 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
         ({"config": '{"hidden_size": ' + "9" * 5000 + "}"}, "config.json not understood (Exceeds the limit"),
         ({"config": {"image_size": [32]}}, "image_size of config.json not understood (size [32])"),
         ({"preprocessor_config": PROCESSOR | {"do_pad": True}}, "do_pad of preprocessor_config.json not understood"),
+        (
+            {"config": {"id2label": ["a", "b"], "label2id": {"a": 1, "b": 0}}},
+            "label2id of config.json contradicts its id2",
+        ),
         (OTHER_SIZE | {"config": {"model_type": "vit"}}, "photos of 64 x 64 by preprocessor_config.json, where"),
         *(
             (
@@ -291,10 +306,12 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
 def test_unknown_words_of_transformers_json_are_reported_and_strict_refuses_them(folder, recwarn, files, line):
     path = folder("huggingface_vit", **files)
     model = keras_vit.build("Ti/16", weights=path, **SIZES)
-    of_photos = "config" not in files or any(word in line for word in ("Expecting", "Exceeds", "(list)", "photos of"))
+    of_photos = "config" not in files or any(
+        word in line for word in ("Expecting", "Exceeds", "(list)", "twice", "photos of", "contradicts")
+    )
     assert any(line in str(warning.message) for warning in recwarn) == of_photos  # which commands print
-    assert [line in told for told in model.load_report] == [True]
-    with pytest.raises(CheckpointError, match=r"not understood|photos of 64"):
+    assert [line in told for told in model.load_report if "2 class names" not in told] == [True]
+    with pytest.raises(CheckpointError, match=r"not understood|photos of 64|contradicts"):
         keras_vit.build("Ti/16", weights=path, strict=True, **SIZES)
 
 
@@ -328,7 +345,8 @@ def test_photos_of_another_size_than_the_positions_are_named_where_the_software_
     [
         ({"pretrained_cfg": 3}, "config.json not understood (pretrained_cfg 3)"),
         (timm(interpolation="random"), "(interpolation='random')"),
-        (timm(crop_mode="border"), "(crop_mode border)"),
+        (timm(crop_mode="border"), "photos that are not square are squashed, where crop_mode border"),
+        (timm(crop_mode="rim"), "(crop_mode rim)"),
         (timm(std=[0, 1, 1]), "std=(0.0, 1.0, 1.0))"),
         (timm({"num_heads": "4"}), "num_heads of config.json not understood ('4')"),
     ],
@@ -366,8 +384,9 @@ def test_processor_that_is_silent_has_the_values_of_its_class(folder, processor,
     assert found.image_size == (32, 32)
 
 
-def test_timms_squash_cuts_the_centre_out_below_a_fraction_of_one(folder):
-    config = timm(crop_mode="squash", crop_pct=0.9, interpolation="bicubic")
+@pytest.mark.parametrize("mode", ["squash", "border"])  # of a square photo both are the same
+def test_timms_squash_cuts_the_centre_out_below_a_fraction_of_one(folder, mode):
+    config = timm(crop_mode=mode, crop_pct=0.9, interpolation="bicubic")
     assert read_checkpoint(folder("timm_token", config=config)).preprocessing.resize == "squash_crop"
 
 
@@ -408,6 +427,39 @@ def edited_note(tmp_path):
 def test_a_damaged_note_is_told_in_one_line(edited_note, entries, line):
     remarks = read_checkpoint(edited_note(**entries)).remarks
     assert [line in told for told in remarks] == [True]
+
+
+@pytest.mark.filterwarnings("ignore:.* prepares photos otherwise")
+@pytest.mark.parametrize(
+    ("layout", "edit", "words"),
+    [
+        ("huggingface", {}, ()),
+        ("timm", {}, ()),
+        (
+            "huggingface",
+            {"num_attention_heads": 1, "hidden_act": "gelu", "layer_norm_eps": 1e-3},
+            ("set aside activation gelu, layer_norm_epsilon 0.001, num_heads 1 of", "activation gelu_tanh, layer_norm"),
+        ),
+        ("huggingface", {"num_hidden_layers": 7}, ("set aside num_layers 7 of", "followed: num_layers 1")),
+        ("huggingface", {"hidden_act": "relu"}, ("set aside the folder's JSON ('relu' in ",)),
+        (
+            "timm",
+            {"model_args": {"global_pool": "avg"}},
+            ("set aside pooling gap, ", "followed: pooling token"),
+        ),
+        ("timm", {"pretrained_cfg": PRETRAINED}, ("set aside mean (0.4, 0.4, 0.4), std (", "followed: mean (0.5, ")),
+    ],
+)
+def test_json_that_was_edited_beside_a_file_of_ours_is_told(tmp_path, layout, edit, words):
+    model = make_tiny(num_layers=1, pooling="token")
+    keras_vit.save_checkpoint(model, tmp_path / "x", layout)
+    place = tmp_path / "x" / "config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | edit))
+    with pytest.warns(UserWarning, match="a model is computed otherwise") if edit else contextlib.nullcontext():
+        found = keras_vit.build(weights=tmp_path / "x")
+    assert (found.config.num_heads, found.config.activation) == (3, "gelu_tanh")
+    lines = [line for line in found.load_report if line.endswith("followed") or "followed:" in line]
+    assert [[word in line for word in words] for line in lines] == [[True] * len(words)] * bool(edit)
 
 
 @pytest.mark.parametrize(
@@ -468,7 +520,7 @@ def test_a_file_without_a_table_reopens_at_its_resolution(tmp_path, layout, kind
 def test_the_files_channels_are_the_models(tmp_path):
     keras_vit.save_checkpoint(make_tiny(input_shape=(20, 28, 5)), tmp_path / "x.npz")
     assert keras_vit.build(tiny_config(), weights=tmp_path / "x.npz").input_shape == (None, 20, 28, 5)
-    with pytest.raises(CheckpointError, match=r"input_shape=\(H, W, 5\)"):
+    with pytest.raises(CheckpointError, match=r"\(4, 4, 5, 12\)  model \(4, 4, 3, 12\)"):
         keras_vit.build(tiny_config(), weights=tmp_path / "x.npz", input_shape=(20, 28, 3))
 
 
@@ -496,3 +548,12 @@ def test_value_that_the_caller_writes_stands_and_one_left_out_is_the_files(tmp_p
         assert getattr(found.config, field) == written
         assert getattr(found.get_layer("block_00"), field) == written
     assert keras_vit.build(open_config, input_shape=(16, 16, 3)).config.blocks.unspecified == ()  # it is computed so
+
+
+def test_timms_first_form_of_one_object_has_names_and_pixels(folder):
+    """As timm reads it: `labels` are its names, and everything else is of photos."""
+    said = {"labels": ["zebra", "okapi"], "mean": [0.1, 0.2, 0.3], "std": [0.4] * 3, "input_size": [3, 20, 28]}
+    path = folder("timm_token", config={"architecture": "mine", "crop_pct": 0.9, **said})
+    found = read_checkpoint(path)
+    assert found.recorded_names == ("zebra", "okapi")
+    assert (found.preprocessing.mean, found.preprocessing.crop_fraction) == ((0.1, 0.2, 0.3), 0.9)

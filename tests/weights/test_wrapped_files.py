@@ -99,7 +99,8 @@ def test_parts_of_another_model_around_the_encoder_are_named(tmp_path, arrays):
     more = {"decoder.cls_emb": np.ones((1, 3, 48), "float32"), "optimizer.state": np.ones(3, "float32")}
     save_file({**below("encoder.", arrays), **more}, tmp_path / "x.safetensors")
     line = "set aside 1 arrays outside of 'encoder', as decoder.cls_emb, which another model uses"
-    assert_holds(tmp_path / "x.safetensors", arrays, (line,))
+    told = "layer_norm_epsilon 1e-05, as Segmenter computes with timm's names"
+    assert_holds(tmp_path / "x.safetensors", arrays, (told, line))
     model = keras_vit.build(weights=tmp_path / "x.safetensors", num_heads=4)
     assert model.config.layer_norm_epsilon == 1e-5
 
@@ -124,20 +125,18 @@ def test_config_of_defaults_follows_the_file_of_another_software(tmp_path, case)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("name", "shape"),
     [
-        ({"rope.periods": (4,)}, "rotary"),
-        ({"blocks.1.attn.q_norm.weight": (12,)}, "queries and keys"),
-        ({"blocks.1.ls3.weight": (48,)}, r"No model of keras_vit has a weight like blocks\.1\.ls3"),
-        ({"blocks.1.attn.relative_position_bias_table": (9, 4)}, "relative position"),
+        ("rope.periods", (4,)),
+        ("blocks.1.attn.q_norm.weight", (12,)),
+        ("blocks.1.ls3.weight", (48,)),
+        ("blocks.1.attn.relative_position_bias_table", (9, 4)),
     ],
 )
-def test_part_that_no_model_here_has_is_named(tmp_path, arrays, more, said):
-    arrays = arrays | {name: np.ones(shape, "float32") for name, shape in more.items()}
-    save_file(arrays, tmp_path / "x.safetensors")
-    with pytest.raises(CheckpointError, match=said) as error:
+def test_part_that_no_model_here_has_is_named(tmp_path, arrays, name, shape):
+    save_file(arrays | {name: np.ones(shape, "float32")}, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match=name.replace(".", "[./]")):
         keras_vit.build(SMALL, weights=tmp_path / "x.safetensors", input_shape=(32, 32, 3))
-    assert "Build the variant" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -6,81 +6,54 @@ weights is set aside by name.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.weights.families.aimv2 import AIMV2, HF_AIMV2, TIMM_AIMV2
-from keras_vit.weights.families.beit import HF_BEIT, TIMM_BEIT
-from keras_vit.weights.families.clip import (
-    HF_CLIP,
-    HF_CLIP_CLASSIFIER,
-    HF_MLCD,
-    HF_SIGLIP,
-    HF_SIGLIP2,
-    OPEN_CLIP,
-    OPEN_CLIP_GAP,
-    PE,
-    PE_CORE,
-    TIMM_PE,
-    TIMM_PE_CORE,
+from keras_vit.weights.families import (
+    aimv2,
+    beit,
+    clip,
+    dinov2,
+    dinov3,
+    eva,
+    google,
+    internvit,
+    radio,
+    timm,
+    transformers,
 )
-from keras_vit.weights.families.dinov2 import (
-    DEPTH_ANYTHING,
-    DINOV2,
-    DINOV2_DEPTH,
-    DINOV2_DPT,
-    DINOV2_REGISTERS,
-    DINOV2_SEGMENTATION,
-    HF_DINOV2,
-    HF_DINOV2_REGISTERS,
-    HF_TIPSV2,
-    TIPS,
-)
-from keras_vit.weights.families.dinov3 import (
-    DINOV3,
-    DINOV3_DEPTH,
-    DINOV3_DPT,
-    DINOV3_SEGMENTATION,
-    HF_DINOV3,
-    HF_SAPIENS2,
-    TIMM_DINOV3,
-    TIMM_SAPIENS2,
-)
-from keras_vit.weights.families.eva import EVA02, TIMM_EVA, TIMM_ROPE, TIMM_ROPE_REGISTERS
-from keras_vit.weights.families.google import BIG_VISION, BIT, BIT_PAPER, LINEN, OFFICIAL
-from keras_vit.weights.families.internvit import HF_INTERNVIT, INTERNVIT
-from keras_vit.weights.families.layout import Layout
-from keras_vit.weights.families.radio import HF_RADIO
-from keras_vit.weights.families.timm import MMSEG, MMSEG_DPT, TIMM, TIMM_BEIT3, TIMM_DEEPSEEK, TIMM_QWEN3
-from keras_vit.weights.families.transformers import (
-    HF_DEPTH_ANYTHING,
-    HF_DPT,
-    HF_DPT_CLASSES,
-    HUGGINGFACE,
-    PIXIO,
-)
+from keras_vit.weights.families.queries import eomt, yolos
+from keras_vit.weights.families.single_task import owl, sam, vitpose
 from keras_vit.weights.read import CheckpointError
 
 _ROWS = (
-    *(OFFICIAL, LINEN, BIG_VISION),
-    *(TIMM, TIMM_QWEN3, TIMM_DEEPSEEK, TIMM_SAPIENS2, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02),
-    *(TIMM_PE_CORE, TIMM_PE, PE_CORE, PE, HUGGINGFACE),
-    *(DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS),
-    *(DINOV3, HF_DINOV3, HF_SAPIENS2, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS),
-    *(HF_CLIP, HF_CLIP_CLASSIFIER, HF_MLCD, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP, OPEN_CLIP_GAP),
-    *(AIMV2, TIMM_AIMV2, HF_AIMV2),
-    *(HF_BEIT, HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO, MMSEG, BIT, BIT_PAPER),
+    *(google.OFFICIAL, google.LINEN, google.BIG_VISION, timm.TIMM, timm.TIMM_QWEN3, timm.TIMM_DEEPSEEK),
+    *(dinov3.TIMM_SAPIENS2, beit.TIMM_BEIT, timm.TIMM_BEIT3, eva.TIMM_EVA, eva.EVA02, clip.TIMM_PE_CORE),
+    *(clip.TIMM_PE, clip.PE_CORE, clip.PE, transformers.HUGGINGFACE, dinov2.DINOV2, dinov2.DINOV2_REGISTERS),
+    *(dinov2.HF_DINOV2, dinov2.HF_DINOV2_REGISTERS, dinov3.DINOV3, dinov3.HF_DINOV3, dinov3.HF_SAPIENS2),
+    *(dinov3.TIMM_DINOV3, eva.TIMM_ROPE, eva.TIMM_ROPE_REGISTERS, clip.HF_CLIP, clip.HF_CLIP_CLASSIFIER),
+    *(clip.HF_MLCD, clip.HF_SIGLIP, clip.HF_SIGLIP2, clip.OPEN_CLIP, clip.OPEN_CLIP_GAP, aimv2.AIMV2),
+    *(aimv2.TIMM_AIMV2, aimv2.HF_AIMV2, beit.HF_BEIT, internvit.HF_INTERNVIT, internvit.INTERNVIT, dinov2.HF_TIPSV2),
+    *(dinov2.TIPS, transformers.PIXIO, radio.HF_RADIO, timm.MMSEG, google.BIT, google.BIT_PAPER, eomt.HF_EOMT),
+    *(eomt.HF_EOMT_DINOV3, yolos.HF_YOLOS, vitpose.HF_VITPOSE, sam.HF_SAM, sam.SAM, sam.TIMM_SAM, owl.HF_OWL),
 )
 LAYOUTS = {row.name: row for row in _ROWS}
 FOLDERS = {name: row.folder for name, row in LAYOUTS.items() if row.folder is not None}
 _HEAD_ROWS = (
-    *(DINOV2_SEGMENTATION, DINOV2_DEPTH, DINOV2_DPT, DEPTH_ANYTHING, DINOV3_SEGMENTATION, DINOV3_DEPTH, DINOV3_DPT),
-    *(HF_DPT, HF_DPT_CLASSES, HF_DEPTH_ANYTHING, MMSEG_DPT),
+    *(dinov2.DINOV2_SEGMENTATION, dinov2.DINOV2_DEPTH, dinov2.DINOV2_DPT, dinov2.DEPTH_ANYTHING),
+    *(dinov3.DINOV3_SEGMENTATION, dinov3.DINOV3_DEPTH, dinov3.DINOV3_DPT, transformers.HF_DPT),
+    *(transformers.HF_DPT_CLASSES, transformers.HF_DEPTH_ANYTHING, timm.MMSEG_DPT, beit.HF_BEIT_UPERNET),
+    *(transformers.HF_UPERNET, timm.MMSEG_UPERNET, timm.MMSEG_UPERNET_PYRAMID, timm.SEGMENTER, timm.MMSEG_SEGMENTER),
+    *(timm.MMSEG_SETR, eomt.EOMT_MASKS, eomt.HF_EOMT_MASKS, yolos.HF_YOLOS_BOXES, vitpose.HF_VITPOSE_SIMPLE),
+    *(vitpose.HF_VITPOSE_CLASSIC, owl.HF_OWLVIT_BOXES, owl.HF_OWLV2_BOXES),
 )
 HEAD_LAYOUTS = {row.name: row for row in _HEAD_ROWS}  # of heads that make maps
+_TYPED = (transformers, dinov2, dinov3, clip, aimv2, beit, internvit, radio, yolos, eomt, vitpose, sam, owl)
+MODEL_TYPES = {word: kind for family in _TYPED for word, kind in family.TYPES.items()}  # of a config.json
+MASK_TOKEN = "mask_token/token"  # of training with masks, where a layout has a place for it
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5
 
 
@@ -124,33 +97,9 @@ def recognize(
     return row.name, pick_prefix(prefixes) if row.allows_any_prefix else prefixes[0]
 
 
-def describe_missing(kind: str, names: Collection[str], rows: Iterable[Layout], least: int = 0) -> str:
-    """Which arrays a file lacks by which the layout that is nearest to it is known; `""` if none is near.
-
-    Args:
-        kind: of the file, as for `recognize`.
-        names: of all arrays.
-        rows: layouts that it may be of.
-        least: of how many names it must have more.
-    """
-    suffix = ".safetensors" if kind == "torch" else f".{kind}"
-    found = [
-        (row.count_places(names, prefix), -len(missing), row.name, missing)
-        for row in rows
-        if row.suffix == suffix
-        for prefix, missing in row.incomplete_prefixes(names)
-    ]
-    count, _, name, missing = max(found, default=(0, 0, "", ()))
-    if count <= max(least, len(names) // 3):  # of two towers some third is the smaller one
-        return ""
-    return f"a file of the layout {name} without {' and '.join(missing)}, which may be cut short"
-
-
 def other_prefixes(layout: str, prefix: str, names: Iterable[str]) -> tuple[str, ...]:
     """The prefixes of further models in a file than that below the prefix."""
-    row = LAYOUTS[layout]
-    found = row.prefixes_among(set(names)) if row.allows_any_prefix else ()
-    return tuple(sorted(other for other in found if other != prefix))
+    return tuple(sorted(other for other in LAYOUTS[layout].prefixes_among(set(names)) if other != prefix))
 
 
 def check_one_family(layout: str, arrays: Mapping[str, Any], path: FilePath) -> None:
@@ -200,29 +149,25 @@ def from_file(
     return LAYOUTS[layout].from_file({name.removeprefix(prefix): array for name, array in arrays.items()}, num_patches)
 
 
-def to_file(
-    layout: str,
-    tensors: Mapping[str, np.ndarray],
-    num_heads: int | None,
-    fits: Callable[[str], bool] = lambda name: True,
-) -> Iterator[tuple[str, np.ndarray]]:
+def to_file(layout: str, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> Iterator[tuple[str, np.ndarray]]:
     """`{path: array}` to pairs of name in the file and array, made one at a time.
 
     Args:
         layout: name of the row.
         tensors: of the model.
         num_heads: A, or `None` where it is not known.
-        fits: whether the software of another row, by its name, computes such a model; for the advice of the error.
 
     Raises:
         CheckpointError: if the layout has no place for a weight, or needs the number of heads.
     """
     row = LAYOUTS[layout]
     if lost := row.unmapped(tensors):
+        fitting = [repr(other.name) for other in LAYOUTS.values() if not other.unmapped(tensors)]
         raise CheckpointError(
             f"the {row.name} layout has no place for these weights, and a file without them holds another model.\n"
             f"Received: {len(lost)} of {len(tensors)} weights\n{cut(with_shapes(lost, tensors), most=20)}\n"
-            + _advice(row, tensors, lost, lambda name: _writes(name, tensors, num_heads) and fits(name))
+            f"Layouts with a place for all: {', '.join(fitting) or 'none'}. LoRA has one after `merge_lora`, and "
+            "layers of your own in a .keras file alone."
         )
     return row.to_file(tensors, num_heads)
 
@@ -241,26 +186,6 @@ def cut(lines: list[str], most: int) -> str:
     """At most so many lines, and how many more there were."""
     more = [f"    ... and {len(lines) - most} more"] if len(lines) > most else []
     return "\n".join([*lines[:most], *more])
-
-
-def _writes(layout: str, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> bool:
-    """Whether a row has a place for every weight, and the file would be known for one of its own."""
-    try:
-        return not LAYOUTS[layout].unmapped(tensors) and bool(LAYOUTS[layout].to_file(tensors, num_heads))
-    except (CheckpointError, KeyError):  # as of a part of what such files have in one array
-        return False
-
-
-def _advice(row: Layout, tensors: Mapping[str, Any], lost: list[str], writes: Callable[[str], bool]) -> str:
-    others = [other.name for other in LAYOUTS.values() if other.is_resnet == row.is_resnet]
-    if fitting := list(filter(writes, others)):
-        return f"Layouts with a place for all: {', '.join(map(repr, fitting))}."
-    if any("/lora_" in path for path in lost):
-        return "`merge_lora` adds LoRA to the weights of a VisionTransformer."
-    return (
-        "Save the model as .keras instead. If these layers are your own, the model that they were put on shares its "
-        "weights, and can be saved here."
-    )
 
 
 # Of two models the one that its own software evaluates comes first: timm takes the average, DINO the teacher, and

@@ -7,10 +7,14 @@ table in each block or one for all.
 import dataclasses
 import re
 from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
 
+from keras_vit.weights.families.dense_heads import HeadLayout, pyramid_names, upernet_names
 from keras_vit.weights.families.eva import TIMM_EVA
-from keras_vit.weights.families.layout import PLAIN_PARTS, Layout
+from keras_vit.weights.families.layout import PLAIN_PARTS, Layout, ModelType
 from keras_vit.weights.families.renames import TORCH
+from keras_vit.weights.metadata.record import class_names
 
 _TABLE = "relative_position_bias_table"
 _PARTS = {
@@ -60,7 +64,10 @@ HF_BEIT = Layout(
     forbids=(rf"{_PREFIX}encoder\.layer\.0\.{_ATTENTION}\.key\.bias",),  # by which ViT is another layout
     read_names=lambda names: lambda name: re.sub(f"^{_PREFIX}", "", name),
     written_names=_written_names,
-    ignores=(rf"{_PREFIX}embeddings\.mask_token", r".*\.relative_position_index", r"lm_head\..*"),
+    ignores=(
+        *(rf"{_PREFIX}embeddings\.mask_token", r".*\.relative_position_index", r"lm_head\..*"),
+        *(r"(decode|auxiliary)_head\..*", r"fpn[12]\..*"),  # of masks, which `HF_BEIT_UPERNET` reads
+    ),
     names={
         ("", ""): {
             "class_token/token": "embeddings.cls_token",
@@ -92,3 +99,37 @@ HF_BEIT = Layout(
     bias_resize_method="bilinear",
     position_embedding="none",
 )
+HF_BEIT_UPERNET = HeadLayout(
+    "huggingface_beit_upernet",
+    "transformers",
+    "upernet",
+    requires=(r"decode_head\.psp_modules\.0\.1\.bn\.weight", r"fpn1\.0\.weight"),
+    names=upernet_names("bn", "classifier", pyramid_names("fpn1", "fpn2")),
+    encoder=("beit.",),
+    encoder_layouts=(HF_BEIT.name,),
+    normed=False,
+    taps="thirds",
+    pads="",
+    side=640,
+    options={"neck": "pyramid"},
+)
+
+
+def _read(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    """Pooling, scales and positions, by the words of both and what they leave out."""
+    names, pools = class_names(config), config.get("use_mean_pooling", True)
+    fields: dict[str, Any] = {"position_table": config.get("use_absolute_position_embeddings", False) is True}
+    fields["layer_scale"] = "both" if config.get("layer_scale_init_value", 0.1) else "none"
+    if not any("ForSemanticSegmentation" in name for name in names):  # which does not read it
+        fields["pooling"] = "gap" if pools is True else "token" if pools is False else None
+    silent = ("Data2VecVisionModel",) if pools else ()  # which may have no pooling layer, and so no norm
+    if any(name.endswith(("Model", "ForImageClassification")) for name in names if name not in silent):
+        fields["final_norm"] = "pooled" if pools else "tokens"
+    if isinstance(blocks := config.get("use_relative_position_bias"), bool):
+        tables = {"blocks": blocks, "shared": config.get("use_shared_relative_position_bias")}
+        fields["relative_bias"] = " and ".join(word for word, there in tables.items() if there) or "none"
+    return fields
+
+
+_TYPE = ModelType("Beit", (HF_BEIT.name,), ("intermediate_size", "use_absolute_position_embeddings"), read=_read)
+TYPES = {"beit": _TYPE, "data2vec-vision": dataclasses.replace(_TYPE, class_name="Data2VecVision")}

@@ -7,8 +7,10 @@ No tensor says its rotary positions. The authors' coordinates are those of the g
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,9 @@ import numpy as np
 from keras_vit.config.position_tables import square_grid
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.eva import TIMM_EVA
-from keras_vit.weights.families.layout import PLAIN_PARTS, Arrays, Layout, Makers, Names, find_shape
+from keras_vit.weights.families.layout import PLAIN_PARTS, Arrays, Layout, Makers, ModelType, Names, find_shape
 from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes, UnitAxes
-from keras_vit.weights.metadata.record import CLIP_MEAN, CLIP_STD
+from keras_vit.weights.metadata.record import CLIP_MEAN, CLIP_STD, classifies, rope_fields
 from keras_vit.weights.read import CheckpointError
 
 _PATCH_KERNEL, _CHANNELS = "embeddings.patch_embedding.weight", 3
@@ -266,6 +268,36 @@ OPEN_CLIP_GAP = dataclasses.replace(  # of CLIPA (arXiv:2305.07017): the mean of
 )
 
 
+def _read_projection(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    size = config.get("projection_dim")
+    return {"projection_dim": size} if isinstance(size, int) else {}
+
+
+def _read_pooling(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    return {} if classifies(config) else {"attention_pooling": config.get("vision_use_head", True) is True}
+
+
+_CLIP_TYPE = ModelType("CLIP", (HF_CLIP.name, HF_CLIP_CLASSIFIER.name), has_one_size=True)
+_METACLIP_2 = dataclasses.replace(_CLIP_TYPE, class_name="MetaClip2")
+_SIGLIP_TYPE = ModelType("Siglip", (HF_SIGLIP.name,), has_one_size=True)
+_SIGLIP2_TYPE = ModelType("Siglip2", (HF_SIGLIP2.name, HF_SIGLIP.name))
+_MLCD = ModelType(
+    "MLCD",
+    (HF_MLCD.name,),
+    read=functools.partial(rope_fields, kind="axial", theta=10000.0, by_parameters=True),
+    num_heads=16,
+    width=1664,
+)
+TYPES = {
+    "clip": _CLIP_TYPE,
+    "clip_vision_model": dataclasses.replace(_CLIP_TYPE, read=_read_projection),
+    **dict.fromkeys(("metaclip_2", "metaclip_2_vision_model"), _METACLIP_2),
+    "siglip": _SIGLIP_TYPE,
+    "siglip_vision_model": dataclasses.replace(_SIGLIP_TYPE, read=_read_pooling),
+    "siglip2": _SIGLIP2_TYPE,
+    "siglip2_vision_model": dataclasses.replace(_SIGLIP2_TYPE, read=_read_pooling),
+    **dict.fromkeys(("mlcd", "mlcd_vision_model"), _MLCD),
+}
 _PE_PHOTOS = Preprocessing(image_size=None, interpolation="bilinear", antialias=True, resize="squash")
 _PE_PARTS = {**_PARTS, "layer_scale": ("both", "none"), "class_token": (True, False)}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.config.heads import SEGMENTATION
 from keras_vit.weights.families.layout import Arrays, Names
-from keras_vit.weights.families.renames import TORCH, Group, Rename
+from keras_vit.weights.families.renames import TORCH, Group, Layers, Rename
 
 _COUNTS = r"(.+\.)?num_batches_tracked"  # int64 counts of torch's BatchNorm, which no forward pass reads
 
@@ -22,24 +22,29 @@ class HeadLayout:
     Attributes:
         name: of the row.
         software: whose names these are.
-        kind: of the head: `"linear"`, of classes or bins, or `"dpt"`.
+        kind: of the head: `"linear"`, of classes or bins, `"dpt"`, `"upernet"`, `"segmenter"`, `"setr"`,
+            `"keypoints"`, or of queries `"masks"` or `"boxes"`.
         requires: regular expressions of whole names below the prefix; each must match one.
         names: `{(prefix here, prefix in a file): layers}`, of layers inside the head's.
         prefix: of all names of the head.
         encoder: prefixes of an encoder in the same file.
         encoder_layouts: of such an encoder.
-        task: `"segmentation"` or `"depth"`.
+        encoder_parts: how names of an encoder in the same file begin that have no prefix of their own.
+        task: `"segmentation"`, `"depth"`, `"detection"` or `"keypoints"`.
         ignores: names below the prefix that no forward pass reads, and that are written back as they were.
-        normed: whether the encoder's last LayerNorm is applied to every tap.
+        normed: whether the encoder's last LayerNorm is applied to every tap; `"last"`, to that of the last block alone.
         class_token: whether a linear head reads the class token, concatenated to each patch.
         taps: how several taps are spread, by a rule of `tap_blocks`.
-        pads: whether images are padded around their centre, and outputs resized to the unpadded size.
+        pads: where zeros pad images to whole patches: `"centre"`, and outputs are resized to the unpadded size;
+            `"end"`, at bottom and right, and outputs are cropped to it; `""` for heads that take whole patches alone.
+        spellings: parts of names in a file, and how the table has them.
         resize: how the output is resized to the image.
         resize_method: of the encoder's positions, where the software of the head has a rule of its own.
         rule: from numbers to depths: `"bins"`, or one of `DepthOutput`; `"relu"` is `"sigmoid"` with a largest depth.
         unit: of depths.
         photos: how photos of any size are taken: `"windows"` slide over them, of `side` pixels as their shorter side
-            is; `"own"`, at their size; `"lower_bound"` or `"minimal"`, by these rules of `keras_vit.dense`.
+            is; `"own"`, at their size; `"lower_bound"` or `"minimal"`, by these rules of `keras_vit.dense`; as `detect`
+            does, `"detection"`; `"boxes"`, of people, are cut from them.
         side: pixels of the shorter side of photos.
         options: arguments of the head's layer.
     """
@@ -52,12 +57,14 @@ class HeadLayout:
     prefix: str = ""
     encoder: tuple[str, ...] = ()
     encoder_layouts: tuple[str, ...] = ()
+    encoder_parts: tuple[str, ...] = ()
     task: str = SEGMENTATION
     ignores: tuple[str, ...] = (_COUNTS,)
-    normed: bool = True
+    normed: bool | str = True
     class_token: bool = False
     taps: str = "even"
-    pads: bool = True
+    pads: str = "centre"
+    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     resize: str = "bilinear"
     resize_method: str | None = None
     rule: str = ""
@@ -73,26 +80,28 @@ class HeadLayout:
         """
         first = re.compile(f"((?:.+?\\.)??){re.escape(self.prefix)}(?:{self.requires[0]})")
         for before in sorted({match[1] for name in names if (match := first.fullmatch(name))}):
-            encoder = tuple(before + each for each in self.encoder)
+            encoder = tuple(before + each for each in (*self.encoder, *self.encoder_parts))
             of_head = [name for name in names if not (encoder and name.startswith(encoder))]
             start = before + self.prefix
             below = {name: name.removeprefix(start) for name in of_head if name.startswith(start)}
-            known = len(below) == len(of_head) and all(map(self._is_known, below.values()))
+            known = len(below) == len(of_head) and all(map(self.knows, below.values()))
             if known and all(any(map(re.compile(each).fullmatch, below.values())) for each in self.requires):
                 return before, below
         return None
 
-    def from_file(self, arrays: Mapping[str, np.ndarray]) -> tuple[Arrays, Arrays]:
-        """`{name below the prefix: array}` to `{path in the head: array}`, and those that nothing reads, by name."""
-        found = {name: self._find(name, "external") for name in arrays}
-        read = {rename.internal[0]: (rename, name) for name, rename in found.items() if rename is not None}
-        tensors = {path: rename.from_file(name, arrays[name])[0] for path, (rename, name) in read.items()}
-        return tensors, {name: arrays[name] for name, rename in found.items() if rename is None}
+    def from_file(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
+        """`{name below the prefix: array}` to `{path in the head: array}`, without those that nothing reads."""
+        tensors: Arrays = {}
+        for name, array in arrays.items():
+            if rename := self._find(name, "external"):
+                tensors |= dict(zip(rename.internal, rename.from_file(name, array), strict=True))
+        return tensors
 
     def to_file(self, tensors: Mapping[str, np.ndarray]) -> Arrays:
         """`{path in the head: array}` to `{name in a file: array}`, with the row's prefix."""
-        renames = [self._find(path, "internal") for path in tensors]
-        return {self.prefix + rename.external: rename.to_file(tensors, None) for rename in renames if rename}
+        renames = {rename.external: rename for path in tensors if (rename := self._find(path, "internal"))}
+        back = {there: here for here, there in self.spellings.items()}
+        return {self.prefix + _spelled(name, back): rename.to_file(tensors, None) for name, rename in renames.items()}
 
     def unmapped(self, paths: Iterable[str]) -> list[str]:
         """Paths in the head that the layout has no name for."""
@@ -102,15 +111,21 @@ class HeadLayout:
         """Whether nothing reads the array of a name below the prefix."""
         return any(re.fullmatch(pattern, name) for pattern in self.ignores)
 
-    def _is_known(self, name: str) -> bool:
+    def knows(self, name: str) -> bool:
+        """Whether a name below the prefix is of the head, read or not."""
         return self._find(name, "external") is not None or self.is_ignored(name)
 
     def _find(self, name: str, side: str) -> Rename | None:
+        name = _spelled(name, self.spellings) if side == "external" else name
         return next((rename for group in self._groups if (rename := group.find(name, side))), None)
 
     @functools.cached_property
     def _groups(self) -> tuple[Group, ...]:
         return tuple(Group(*prefixes, layers, TORCH) for prefixes, layers in self.names.items())
+
+
+def _spelled(name: str, spellings: Mapping[str, str]) -> str:
+    return functools.reduce(lambda found, pair: found.replace(*pair), spellings.items(), name)
 
 
 def dpt_names(words: Mapping[str, str], numbers: Mapping[str, Sequence[str]]) -> Names:
@@ -204,6 +219,36 @@ OF_DEPTH_ANYTHING = dpt_names(
         "filter_{}": ("conv1", "conv2"),
     },
 )
+
+
+def upernet_names(norm: str, classifier: str, neck: Mapping[str, str]) -> Names:
+    """Names of the layers of a `UPerNetHead`.
+
+    Args:
+        norm: what a software calls BatchNorm.
+        classifier: the last layer.
+        neck: names of the layers of its neck.
+    """
+    unit: Layers = {"conv": "conv", "batch_norm": norm}
+    last: Layers = {f"{here}classifier": f"{there}{classifier}" for here, there in _HEADS.items()}
+    return {
+        ("", ""): {**last, **{f"neck/{here}": there for here, there in neck.items()}},
+        ("auxiliary/conv_{block}/", "auxiliary_head.convs.{block}."): unit,
+        ("pool_{block}/", "decode_head.psp_modules.{block}.1."): unit,
+        ("lateral_{block}/", "decode_head.lateral_convs.{block}."): unit,
+        ("fpn_{block}/", "decode_head.fpn_convs.{block}."): unit,
+        ("bottleneck/", "decode_head.bottleneck."): unit,
+        ("fpn_bottleneck/", "decode_head.fpn_bottleneck."): unit,
+    }
+
+
+def pyramid_names(first: str, second: str) -> dict[str, str]:
+    """Names of the layers of Feature2Pyramid, by what a software calls those of the first and the second tap."""
+    places = {"up_0_first": "0", "batch_norm": "1", "up_0_second": "3"}
+    return {here: f"{first}.{place}" for here, place in places.items()} | {"up_1": f"{second}.0"}
+
+
+_HEADS = {"": "decode_head.", "auxiliary/": "auxiliary_head."}
 
 
 def without(names: Names, *layers: str, **others: str) -> Names:

@@ -9,23 +9,39 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import numpy as np
 
 from keras_vit.config.heads import DEPTH
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.dense_heads import OF_DEPTH_ANYTHING, OF_MMSEG, HeadLayout, without
-from keras_vit.weights.families.layout import ANY, IMAGENET_PHOTOS, PLAIN_PARTS, Arrays, Layout, Makers, find_shape
-from keras_vit.weights.families.renames import TORCH, Layers
+from keras_vit.weights.families.layout import (
+    ANY,
+    IMAGENET_PHOTOS,
+    PLAIN_PARTS,
+    SCALED,
+    Arrays,
+    Folder,
+    Layout,
+    Makers,
+    ModelType,
+    find_shape,
+)
+from keras_vit.weights.families.renames import MLP, TORCH, Layers
+from keras_vit.weights.families.transformers import transformers_snippet, written_config
+from keras_vit.weights.metadata.processors import IMAGE_PROCESSOR, transformers_processor
+from keras_vit.weights.metadata.record import swiglu_width
+from keras_vit.weights.read import CheckpointError
 
 _REGISTERS = "register_tokens/tokens"
 _TOKENS: Layers = {
     "class_token/token": "cls_token",
+    "mask_token/token": "mask_token",
     "position_embedding/table": "pos_embed",
     "patch_embedding/projection": "patch_embed.proj",
     "encoder_norm": "norm",
 }
-_MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
 _GATED: Layers = {("mlp/gate", "mlp/up"): "mlp.w12", "mlp/down": "mlp.w3"}
 _HF_GATED: Layers = {("mlp/gate", "mlp/up"): "mlp.weights_in", "mlp/down": "mlp.weights_out"}
 _PHOTOS = dataclasses.replace(IMAGENET_PHOTOS, resize="crop", crop_fraction=224 / 256)
@@ -36,7 +52,9 @@ def _zeros_of(class_token: Callable[[], np.ndarray]) -> np.ndarray:
 
 
 def _add_mask_token(makers: Makers) -> Makers:
-    """Adds the token of masked pre-training, without which the software opens no file; nothing reads it."""
+    """Adds zeros as the token of masked pre-training, without which the software opens no file, if there is none."""
+    if any(name.endswith("mask_token") for name in makers):
+        return makers
     for name, make in makers.items():
         if name.endswith("cls_token"):
             mask = name.replace("cls_token", "mask_token")
@@ -63,7 +81,7 @@ DINOV2 = Layout(
             "attention/out": "attn.proj",
             "layer_scale_1/gamma": "ls1.gamma",
             "norm_2": "norm2",
-            **_MLP,
+            **MLP,
             **_GATED,
             "layer_scale_2/gamma": "ls2.gamma",
         },
@@ -105,22 +123,58 @@ def _written_names(prefix: str) -> Callable[[Collection[str]], Callable[[str], s
 
 def drop_empty_registers(arrays: Arrays, num_patches: int | None) -> Arrays:
     """transformers has an array of no registers."""
-    return {name: array for name, array in arrays.items() if array.size or not name.endswith("register_tokens")}
+    ends = ("register_tokens", "storage_tokens")
+    return {name: array for name, array in arrays.items() if array.size or not name.endswith(ends)}
 
 
 def add_empty_registers(makers: Makers) -> Makers:
     """Adds an array of no registers, which transformers wants."""
-    token = makers.get("embeddings.cls_token")
-    none: Makers = {} if token is None else {"embeddings.register_tokens": lambda: token()[:, :0]}
-    return none | makers
+    for token, name in (("embeddings.cls_token", "embeddings.register_tokens"), ("cls_token", "storage_tokens")):
+        if token in makers:
+            return {name: lambda make=makers[token]: make()[:, :0]} | makers
+    return makers
 
 
 _EMBEDDINGS: Layers = {
     "class_token/token": "embeddings.cls_token",
+    "mask_token/token": "embeddings.mask_token",
     "position_embedding/table": "embeddings.position_embeddings",
     "patch_embedding/projection": "embeddings.patch_embeddings.projection",
     "encoder_norm": "layernorm",
     "head": "classifier",
+}
+
+
+def _files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
+    """The JSON files, by name, that transformers reads, with or without registers."""
+    width, mlp_dim, gated = facts["hidden_size"], facts["mlp_dim"], facts["gated_mlp"]
+    ratios = [4, mlp_dim / width, 1.5 * mlp_dim / width]
+    width_of = swiglu_width if gated else int
+    ratio = next((ratio for ratio in ratios if width_of(int(width * ratio)) == mlp_dim), None)
+    if ratio is None or facts["qkv_bias"] == "query_value":
+        raise CheckpointError(
+            "the config.json of transformers' DINOv2 says the MLP by its share of the width, and has all biases or "
+            f"none.\nReceived: mlp_dim={mlp_dim}, width {width}, qkv_bias={facts['qkv_bias']!r}. Write a .safetensors "
+            "file instead of a folder."
+        )
+    kind = "dinov2_with_registers" if facts["registers"] else "dinov2"
+    task = "ForImageClassification" if facts["classes"] else "Model"
+    mlp = {"mlp_ratio": int(ratio) if ratio == int(ratio) else ratio}
+    words = {"use_swiglu_ffn": gated} | ({"num_register_tokens": facts["registers"]} if facts["registers"] else {})
+    config = written_config(kind, TYPES[kind].class_name + task, facts, mlp, **words)
+    processor = transformers_processor(preprocessing, preprocessing.image_size or facts["image_size"])
+    return {"config.json": config, IMAGE_PROCESSOR: processor}
+
+
+_WORDS = (*SCALED, "qkv_bias")
+_TIPSV2 = ModelType("Tipsv2", ("huggingface_tipsv2", "dinov2_registers"), (*_WORDS, "num_register_tokens"))
+TYPES = {
+    "dinov2": ModelType("Dinov2", ("huggingface_dinov2",), _WORDS, {"qkv_bias": True}),
+    "dinov2_with_registers": ModelType(
+        "Dinov2WithRegisters", ("huggingface_dinov2_registers",), (*_WORDS, "num_register_tokens"), {"qkv_bias": True}
+    ),
+    "dinov2_registers": ModelType("", ("dinov2_registers",), SCALED),  # which a user writes for a file without metadata
+    **dict.fromkeys(("tipsv2", "tipsv2_vision_model"), _TIPSV2),
 }
 HF_DINOV2 = dataclasses.replace(
     DINOV2,
@@ -144,12 +198,13 @@ HF_DINOV2 = dataclasses.replace(
             "attention/out": "attention.output.dense",
             "layer_scale_1/gamma": "layer_scale1.lambda1",
             "norm_2": "norm2",
-            **_MLP,
+            **MLP,
             **_HF_GATED,
             "layer_scale_2/gamma": "layer_scale2.lambda1",
         },
     },
     resize_method="bicubic",
+    folder=Folder(_files, transformers_snippet, stores_epsilon=True, has_single_side=True),
 )
 HF_DINOV2_REGISTERS = dataclasses.replace(
     HF_DINOV2,
@@ -236,7 +291,7 @@ DEPTH_ANYTHING = HeadLayout(
     encoder=("pretrained.",),
     encoder_layouts=("dinov2",),
     task=DEPTH,
-    pads=False,
+    pads="",
     photos="lower_bound",
     side=518,
     rule="relu",

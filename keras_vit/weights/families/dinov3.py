@@ -9,6 +9,7 @@ keys, and keys and values that groups of heads share.
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,19 @@ from keras_vit.weights.families.eva import (
     split,
     split_qkv,
 )
-from keras_vit.weights.families.layout import ANY, IMAGENET_PHOTOS, PLAIN_PARTS, Arrays, Makers, Names
-from keras_vit.weights.families.renames import Layers
+from keras_vit.weights.families.layout import (
+    ANY,
+    PLAIN_PARTS,
+    SQUASHED_PHOTOS,
+    SWITCHED,
+    Arrays,
+    Makers,
+    ModelType,
+    Names,
+)
+from keras_vit.weights.families.renames import MLP, Layers
 from keras_vit.weights.families.timm import TOKENS
+from keras_vit.weights.metadata.record import rope_fields
 from keras_vit.weights.read import CheckpointError
 
 ROTARY: Mapping[str, Any] = {
@@ -42,7 +53,6 @@ ROTARY: Mapping[str, Any] = {
 PERIODS = "rotary_positions/periods"
 _QKV = ("q_proj", "k_proj", "v_proj")
 _BLOCK = "block_{block:02}/"
-_PHOTOS = dataclasses.replace(IMAGENET_PHOTOS, interpolation="bilinear", resize="squash")
 
 
 def _defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -117,7 +127,6 @@ def _written_names(names: Collection[str]) -> Callable[[str], str]:
 
 
 _GATED: Layers = {"mlp/gate": "mlp.w1", "mlp/up": "mlp.w2", "mlp/down": "mlp.w3"}
-_PLAIN: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
 DINOV3 = dataclasses.replace(
     DINOV2,
     name="dinov3",
@@ -144,7 +153,7 @@ DINOV3 = dataclasses.replace(
             "attention/out": "attn.proj",
             "layer_scale_1/gamma": "ls1.gamma",
             "norm_2": "norm2",
-            **_PLAIN,
+            **MLP,
             **_GATED,
             "layer_scale_2/gamma": "ls2.gamma",
         },
@@ -155,7 +164,7 @@ DINOV3 = dataclasses.replace(
     parts={**DINOV2.parts, "qkv_bias": ("query_value", "none"), "position_table": (False,)},
     layer_norm_epsilon=1e-5,
     position_embedding="none",
-    preprocessing=_PHOTOS,
+    preprocessing=SQUASHED_PHOTOS,
 )
 HF_DINOV3 = dataclasses.replace(
     DINOV3,
@@ -200,6 +209,11 @@ HF_DINOV3 = dataclasses.replace(
         "mlp_bias": (True, False),
     },
 )
+TYPES = {
+    "dinov3_vit": ModelType(
+        *("DINOv3ViT", (HF_DINOV3.name,), SWITCHED, {"use_gated_mlp": False}, rope_fields), num_heads=6, width=384
+    )
+}
 TIMM_DINOV3 = dataclasses.replace(
     TIMM_EVA,
     name="timm_dinov3",
@@ -228,7 +242,7 @@ TIMM_DINOV3 = dataclasses.replace(
     layer_norm_epsilon=1e-5,
     position_embedding="none",
     normalizes_means=False,
-    preprocessing=_PHOTOS,
+    preprocessing=SQUASHED_PHOTOS,
 )
 
 
@@ -300,18 +314,29 @@ HF_SAPIENS2 = dataclasses.replace(
     software="transformers",
     folder=None,
     requires=(
-        *(r"patch_embed\.projection\.weight", "storage_tokens", r"blocks\.0\.attn\.q_norm\.weight"),
-        *(r"blocks\.0\.attn\.wq\.weight", r"blocks\.0\.ffn\.w12\.weight"),
+        *(r"patch_embed\.projection\.weight", "storage_tokens", r"blocks\.0\.attn\.wq\.weight"),
+        r"blocks\.0\.ffn\.w12\.weight",
     ),
+    ignores=(*TIMM_SAPIENS2.ignores, r"embeddings\.mask_token"),
     model_types=("sapiens2",),
     parts={**TIMM_SAPIENS2.parts, "qk_norm": ("head", "none")},
     names={**_NAMES, ("", ""): {path: name for path, name in _NAMES["", ""].items() if path != "head"}},
-    read_steps=(_to_timm_names, *TIMM_SAPIENS2.read_steps),
-    written_steps=(*TIMM_SAPIENS2.written_steps, _to_sapiens_names),
+    read_steps=(drop_empty_registers, _to_timm_names, *TIMM_SAPIENS2.read_steps),
+    written_steps=(*TIMM_SAPIENS2.written_steps, _to_sapiens_names, add_empty_registers),
     written_names=lambda names: str,
-    preprocessing=_PHOTOS,
+    preprocessing=SQUASHED_PHOTOS,
 )
 
+
+def _read_sapiens2(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    of_layers = config.get("num_key_value_heads_per_layer")
+    fields = rope_fields(config, place) | {"qk_norm": "head" if config.get("use_qk_norm", True) else "none"}
+    return fields | ({"kv_heads": tuple(of_layers)} if isinstance(of_layers, list) else {})
+
+
+TYPES["sapiens2"] = ModelType(
+    "Sapiens2", (HF_SAPIENS2.name,), SWITCHED, read=_read_sapiens2, epsilon="rms_norm_eps", num_heads=16, width=1024
+)
 DINOV3_SEGMENTATION = HeadLayout(
     "dinov3_segmentation",
     "the authors' DINOv3",

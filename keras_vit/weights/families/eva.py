@@ -17,8 +17,16 @@ import numpy as np
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.layout import ANY, PLAIN_PARTS, Arrays, Folder, Makers
 from keras_vit.weights.families.renames import Layers
-from keras_vit.weights.families.timm import ATTENTION_POOLING, TIMM, TOKENS, add_prefix_rows, fold_prefix_rows
-from keras_vit.weights.metadata.timm import POOL_WORDS, timm_config, timm_snippet
+from keras_vit.weights.families.timm import (
+    ATTENTION_POOLING,
+    POOL_WORDS,
+    TIMM,
+    TOKENS,
+    add_prefix_rows,
+    fold_prefix_rows,
+    timm_config,
+    timm_snippet,
+)
 from keras_vit.weights.read import CheckpointError
 
 _QKV = ("q_proj", "k_proj", "v_proj")
@@ -167,16 +175,8 @@ def _defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 _FOLDER_ARCHITECTURES = {1e-6: "eva02_base_patch14_224", 1e-5: "vit_pe_core_base_patch16_224"}
 
 
-def eva_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
-    """The JSON files, by name, that timm reads.
-
-    Args:
-        facts: of the architecture.
-        preprocessing: how photos are prepared.
-
-    Raises:
-        CheckpointError: for a model that the class does not compute.
-    """
+def _eva_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
+    """The JSON files, by name, that timm reads; raises for a model that the class does not compute."""
     fields, rotary = facts["fields"], facts["fields"].get("rotary", "none")
     usual = {"norm": "layer", "proj_bias": True, "mlp_bias": True, "distilled": False, "activation": "gelu"}
     usual |= {"patch_bias": not facts["pre_norm"], "rotary": "none" if rotary == "none" else "axial"}
@@ -265,7 +265,7 @@ TIMM_EVA = dataclasses.replace(
         "qkv_bias": ("all", "query_value", "none"),
         "layer_scale": ("both", "attention", "none"),
     },
-    folder=Folder(eva_files, timm_snippet, epsilons=(1e-5,), stores_rotary=True, always_resizes=True),
+    folder=Folder(_eva_files, timm_snippet, epsilons=(1e-5,), stores_rotary=True, always_resizes=True),
 )
 EVA02 = dataclasses.replace(
     TIMM_EVA,

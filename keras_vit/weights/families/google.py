@@ -40,7 +40,7 @@ STEM: Names = {
 }
 
 
-def attention_and_mlp(attention: str, mlp: str) -> Layers:
+def _attention_and_mlp(attention: str, mlp: str) -> Layers:
     """The layers of attention and MLP, in a block or in attention pooling, which have these names there."""
     parts: Layers = {f"attention/{part}": f"{attention}/{part}" for part in ("query", "key", "value", "out")}
     return {**parts, "mlp/dense_1": f"{mlp}/Dense_0", "mlp/dense_2": f"{mlp}/Dense_1"}
@@ -57,7 +57,7 @@ OFFICIAL = Layout(
         BLOCKS: {
             "norm_1": "LayerNorm_0",
             "norm_2": "LayerNorm_2",
-            **attention_and_mlp("MultiHeadDotProductAttention_1", "MlpBlock_3"),
+            **_attention_and_mlp("MultiHeadDotProductAttention_1", "MlpBlock_3"),
         },
         **STEM,
     },
@@ -69,7 +69,7 @@ OFFICIAL = Layout(
 LINEN_BLOCK: Layers = {
     "norm_1": "LayerNorm_0",
     "norm_2": "LayerNorm_1",
-    **attention_and_mlp("MultiHeadDotProductAttention_0", "MlpBlock_0"),
+    **_attention_and_mlp("MultiHeadDotProductAttention_0", "MlpBlock_0"),
 }
 LINEN = dataclasses.replace(
     OFFICIAL,
@@ -85,7 +85,7 @@ _SCANNED = "Transformer/encoderblock/"
 _POOLING: Layers = {
     "probe": "probe",
     "norm": "LayerNorm_0",
-    **attention_and_mlp("MultiHeadDotProductAttention_0", "MlpBlock_0"),
+    **_attention_and_mlp("MultiHeadDotProductAttention_0", "MlpBlock_0"),
 }
 
 

@@ -4,11 +4,12 @@ Neither has a last LayerNorm unless one is in the file. Vision towers are read o
 """
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
-from keras_vit.weights.families.layout import IMAGENET_PHOTOS, PLAIN_PARTS, Layout
-from keras_vit.weights.families.renames import TORCH, Layers
-
-_MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
+from keras_vit.weights.families.layout import IMAGENET_PHOTOS, PLAIN_PARTS, Layout, ModelType
+from keras_vit.weights.families.renames import MLP, TORCH
+from keras_vit.weights.metadata.record import unsupported_error
 
 HF_INTERNVIT = Layout(
     "huggingface_internvit",
@@ -35,7 +36,7 @@ HF_INTERNVIT = Layout(
             "attention/key_norm": "attention.k_norm",
             "layer_scale_1/gamma": "lambda_1",
             "norm_2": "layernorm_after",
-            **_MLP,
+            **MLP,
             "layer_scale_2/gamma": "lambda_2",
         },
     },
@@ -75,8 +76,38 @@ INTERNVIT = dataclasses.replace(
             "attention/key_norm": "attn.k_norm",
             "layer_scale_1/gamma": "ls1",
             "norm_2": "norm2",
-            **_MLP,
+            **MLP,
             "layer_scale_2/gamma": "ls2",
         },
     },
 )
+_NORMS = {"rms_norm": "rms", "layer_norm": "layer", True: "width", False: "none"}
+
+
+def _read(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    if config.get("use_qk_norm") and config.get("layer_norm_eps") not in (None, 1e-6):
+        known = "1e-6, which transformers always adds in the norms of queries and keys"
+        raise unsupported_error("epsilon of an InternViT with `use_qk_norm`", config["layer_norm_eps"], place, known)
+    norm, bias = config.get("norm_type", "layer_norm"), config.get("attention_bias")
+    fields = {"norm": _NORMS.get(norm, norm), "qk_norm": _NORMS[bool(config.get("use_qk_norm"))]}
+    fields |= {"final_norm": "none" if config.get("use_mean_pooling", True) else "tokens"}
+    return fields | ({"qkv_bias": "all" if bias else "none"} if isinstance(bias, bool) else {})
+
+
+def _read_authors(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    words = {"norm": "norm_type", "qk_norm": "qk_normalization"}
+    return {field: _NORMS.get(config[word], config[word]) for field, word in words.items() if word in config}
+
+
+_LAYOUTS = (HF_INTERNVIT.name, INTERNVIT.name)
+TYPES = {
+    "internvl_vision": ModelType(
+        "InternVLVision",
+        _LAYOUTS,
+        ("intermediate_size", "use_absolute_position_embeddings"),
+        read=_read,
+        num_heads=16,
+        width=1024,
+    ),
+    "intern_vit_6b": ModelType("", _LAYOUTS, ("intermediate_size", "qkv_bias"), read=_read_authors),
+}

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,12 @@ IMAGENET_PHOTOS = Preprocessing(
     interpolation="bicubic",
     antialias=True,
 )
+SQUASHED_PHOTOS = dataclasses.replace(IMAGENET_PHOTOS, interpolation="bilinear", resize="squash")
 # Of a plain Vision Transformer: parts that tensors show, each with all that files may have of it, the fullest first.
 PLAIN_PARTS: Mapping[str, tuple[Any, ...]] = {
     "patch_bias": (True,),
     "patch_norm": (False,),
+    "position_offset": (False,),
     "pre_norm": (False,),
     "norm": ("layer",),
     "qkv_bias": ("all",),
@@ -46,9 +49,22 @@ PLAIN_PARTS: Mapping[str, tuple[Any, ...]] = {
     "prefix_rows": ("all",),
 }
 ANY: tuple[Any, ...] = ()  # values of a part of which a family has every number
-_OPTIONAL = re.compile(r"\((?:[^()]|\([^()]*\))*\)\?|\\")  # what a regular expression of `requires` has besides a name
 # Fields that change the numbers and that most files do not store, and their usual values.
-UNSTORED_FIELDS: Mapping[str, Any] = {"rotary": "none", "rotary_class_angles": False, "norm_position": "pre"}
+UNSTORED_FIELDS: Mapping[str, Any] = {
+    **{"rotary": "none", "rotary_class_angles": False, "norm_position": "pre"},
+    "patch_padding": 0,
+}
+# Words of a transformers' config that only some classes read; the others pass over them.
+OWN_WORDS = (
+    *("intermediate_size", "mlp_ratio", "use_swiglu_ffn", "use_gated_mlp", "qkv_bias", "proj_bias", "mlp_bias"),
+    *("query_bias", "key_bias", "value_bias", "num_register_tokens", "n_cls_tokens", "max_img_size", "pooler_act"),
+    "use_absolute_position_embeddings",
+)
+SCALED = ("mlp_ratio", "use_swiglu_ffn")
+SWITCHED = (
+    *("intermediate_size", "query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "use_gated_mlp"),
+    "num_register_tokens",
+)
 _as_written: Callable[[Collection[str]], Callable[[str], str]] = lambda names: str  # noqa: E731
 
 
@@ -73,6 +89,34 @@ class Folder:
     stores_rotary: bool = False
     always_resizes: bool = False
     has_single_side: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelType:
+    """What transformers computes by a `config.json` of one `model_type`.
+
+    Attributes:
+        class_name: how the names of its classes begin; `""` for a type that transformers does not have.
+        layouts: those that its files may have.
+        words: those of `OWN_WORDS` that it reads.
+        usual: values of words that a config leaves out, where they change more than the tensors show.
+        read: given the config and its place, fields of the family's own: of `ViTConfig`, and parts as of `Layout`.
+        epsilon: the word for what is added to the variance.
+        num_heads: A of an empty config.
+        width: D of an empty config.
+        has_one_size: whether its class refuses images of another size than the position table's. Others resize it:
+            DINOv2 is published with a table for 518 pixels, and photos of 224.
+    """
+
+    class_name: str = ""
+    layouts: tuple[str, ...] = ()
+    words: tuple[str, ...] = ("intermediate_size",)
+    usual: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    read: Callable[[dict[str, Any], Path], dict[str, Any]] = lambda config, place: {}
+    epsilon: str = "layer_norm_eps"
+    num_heads: int = 12
+    width: int = 768
+    has_one_size: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,23 +228,10 @@ class Layout:
 
     def has_all(self, names: Collection[str], prefix: str) -> bool:
         """Whether each name of a file is below the prefix, and one that this layout has or ignores."""
-        return self.count_places(names, prefix) == len(names)
-
-    def count_places(self, names: Collection[str], prefix: str) -> int:
-        """How many names of a file are below the prefix, and ones that this layout has or ignores."""
         below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
         spelled, others = self.read_names(below), re.compile("|".join((*self.ignores, *self.metadata_arrays)) or "(?!)")
-        return sum(bool(self._find(spelled(name), "external") or others.fullmatch(name)) for name in below)
-
-    def incomplete_prefixes(self, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-        """Prefixes below which names would be of this layout if some more were there, each with these."""
-        before = r"(?:.+?\.)??" if self.allows_any_prefix else "|".join(map(re.escape, self.prefixes))
-        mark = re.compile(f"({before})(?:{'|'.join(self.requires)})")
-        for prefix in sorted({"", *(match[1] for name in names if (match := mark.fullmatch(name)))}):
-            below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-            missing = [wanted for wanted in self.requires if not _any(wanted, below)]
-            if missing and not any(_any(none, below) for none in self.forbids):
-                yield prefix, [_OPTIONAL.sub("", wanted) for wanted in missing]
+        has = (self._find(spelled(name), "external") or others.fullmatch(name) for name in below)
+        return len(below) == len(names) and all(has)
 
     def stored_rows(self, arrays: Mapping[str, np.ndarray]) -> int | None:
         """Rows of the position table as the file has it, by names without the prefix; `None` without a table."""
@@ -270,8 +301,9 @@ class Layout:
             anywhere = f"(?:{'|'.join(map(re.escape, self.prefixes))})"
             missing = [wanted for wanted in self.requires if not _any(anywhere + wanted, written)]
             raise CheckpointError(
-                f"a file of the {self.name} layout is known by parts that this model lacks or has too many of.\n"
-                f"Received: a model without {' and '.join(missing) or 'what it forbids'}. Save it in another layout."
+                f"the {self.name} layout is for models with the parts by which its files are recognised.\n"
+                f"Received: a model {'without ' + ' and '.join(missing) if missing else 'with others besides'}. Save "
+                "it in another layout."
             )
         return ((name, make()) for name, make in written.items())
 

@@ -5,12 +5,13 @@ normalises pixels, are arrays of their own. Class tokens after the last one of t
 """
 
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.families.layout import ANY, PLAIN_PARTS, Arrays, Layout, Makers
+from keras_vit.weights.families.layout import ANY, PLAIN_PARTS, SCALED, Arrays, Layout, Makers, ModelType
 from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.read import CheckpointError
 
@@ -150,3 +151,13 @@ HF_RADIO = Layout(
         image_size=None, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), interpolation="bicubic", antialias=True
     ),
 )
+
+
+def _read(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    counts: list[Any] = [config.get("num_cls_tokens"), config.get("num_registers")]
+    fields: dict[str, Any] = {"special_tokens": sum(counts)} if all(type(count) is int for count in counts) else {}
+    return fields | ({"layer_scale": "both"} if "layerscale_value" in config else {})
+
+
+_WORDS = (*SCALED, "qkv_bias", "max_img_size")
+TYPES = {"radio": ModelType("Radio", (HF_RADIO.name,), _WORDS, {"qkv_bias": True}, _read, num_heads=16, width=1280)}

@@ -16,6 +16,7 @@ import numpy as np
 from keras_vit.weights.read import CheckpointError
 
 Layers = Mapping[str | tuple[str, ...], str]  # {internal: external}; a tuple is one fused array in the file
+MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
 
 
 class Reshape:
@@ -45,6 +46,16 @@ class OutputsFirst(Reshape):
 
     def to_file(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
         return array.transpose({2: (1, 0), 4: (3, 2, 0, 1)}[array.ndim])
+
+
+class Depthwise(Reshape):
+    """The kernel of a convolution of each channel: in the file (channels, 1, height, width)."""
+
+    def from_file(self, array: np.ndarray) -> np.ndarray:
+        return array.transpose(2, 3, 0, 1) if array.ndim == 4 else array
+
+    def to_file(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+        return array.transpose(2, 3, 0, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +141,20 @@ def _kind(layer: str) -> tuple[str, tuple[str, ...]]:
     last = layer.rpartition("/")[2]
     if last in ("kernel", "bias"):
         return "weight", ()
-    if last in ("token", "tokens", "embeddings", "table", "probe", "gamma", "frequencies", "periods", "class_angles"):
+    if last in (
+        "token",
+        "tokens",
+        "embeddings",
+        "table",
+        "rows",
+        "columns",
+        "probe",
+        "queries",
+        "gamma",
+        "frequencies",
+        "periods",
+        "class_angles",
+    ):
         return last, ()
     if last.startswith("batch_norm"):
         return "batch_norm", ("gamma", "beta", "moving_mean", "moving_variance")
@@ -138,6 +162,8 @@ def _kind(layer: str) -> tuple[str, tuple[str, ...]]:
         return "group_norm" if layer.startswith("resnet_") else "norm", ("gamma", "beta")
     if last.startswith("conv"):
         return "conv", ("kernel",)
+    if last.startswith("depthwise"):
+        return "depthwise", ("kernel",)
     return "query" if last in ("key", "value") else last, ("kernel", "bias")
 
 
@@ -147,7 +173,7 @@ TORCH = Style(
         **{"gamma": "weight", "beta": "bias", "kernel": "weight", "bias": "bias"},
         **{"moving_mean": "running_mean", "moving_variance": "running_var"},
     },
-    {"kernel": OutputsFirst()},
+    {"kernel": OutputsFirst(), "depthwise/kernel": Depthwise()},
 )
 FLAX = Style(
     "/",

@@ -18,9 +18,11 @@ _RESBLOCK: Layers = {
     "norm_1": "ln_1",
     ("attention/query", "attention/key", "attention/value"): "attn.in_proj",
     "attention/out": "attn.out_proj",
+    "layer_scale_1/gamma": "ls_1.gamma",
     "norm_2": "ln_2",
     "mlp/dense_1": "mlp.c_fc",
     "mlp/dense_2": "mlp.c_proj",
+    "layer_scale_2/gamma": "ls_2.gamma",
 }
 # Below no prefix, or one of the words of other software; never `visual.`, which has no table of tokens.
 OPEN_CLIP_TEXT = Layout(

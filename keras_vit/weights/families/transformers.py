@@ -6,6 +6,7 @@ as their mean.
 """
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -13,10 +14,22 @@ from typing import Any
 import numpy as np
 
 from keras_vit.config.heads import DEPTH, SEGMENTATION
-from keras_vit.weights.families.dense_heads import OF_TRANSFORMERS, HeadLayout, without
-from keras_vit.weights.families.layout import ANY, IMAGENET_PHOTOS, PLAIN_PARTS, Arrays, Folder, Layout, Makers
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.families.dense_heads import OF_TRANSFORMERS, HeadLayout, upernet_names, without
+from keras_vit.weights.families.layout import (
+    ANY,
+    IMAGENET_PHOTOS,
+    PLAIN_PARTS,
+    SCALED,
+    Arrays,
+    Folder,
+    Layout,
+    Makers,
+    ModelType,
+)
 from keras_vit.weights.families.renames import TORCH, Layers
-from keras_vit.weights.metadata.transformers import transformers_files, transformers_snippet
+from keras_vit.weights.metadata.processors import IMAGE_PROCESSOR, transformers_processor
+from keras_vit.weights.metadata.record import USUAL_FIELDS, check_writable
 from keras_vit.weights.read import CheckpointError
 
 _PREFIX = r"(vit\.|deit\.|ijepa\.)?"  # of all names but those of the heads; none without a head
@@ -74,6 +87,83 @@ def _defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {"class_token_indices": (0,)} if is_deit else {}
 
 
+def transformers_snippet(place: str, classifies: bool) -> str:
+    """Python that opens a folder, or `hf:owner/name`, with transformers."""
+    kind = "AutoModelForImageClassification" if classifies else "AutoModel"
+    name = json.dumps(place.removeprefix("hf:"))
+    return f"from transformers import {kind}\n\nmodel = {kind}.from_pretrained({name})"
+
+
+def written_config(
+    model_type: str, class_name: str, facts: dict[str, Any], mlp: dict[str, Any], **words: Any
+) -> dict[str, Any]:
+    """The config.json of a class of transformers.
+
+    Args:
+        model_type: of the class.
+        class_name: its whole name.
+        facts: of the architecture.
+        mlp: words for the width of the MLP.
+        **words: that the family has besides the usual ones.
+    """
+    check_writable("transformers", facts, **USUAL_FIELDS)
+    (height, width), labels = facts["image_size"], facts["labels"] or [f"LABEL_{k}" for k in range(facts["classes"])]
+    return {
+        "model_type": model_type,
+        "architectures": [class_name],
+        "hidden_size": facts["hidden_size"],
+        "num_hidden_layers": facts["num_layers"],
+        "num_attention_heads": facts["num_heads"],
+        **mlp,
+        "hidden_act": "gelu_pytorch_tanh" if facts["activation"] == "gelu_tanh" else facts["activation"],
+        "layer_norm_eps": facts["layer_norm_epsilon"],
+        "image_size": height if height == width else [height, width],
+        "patch_size": facts["patch_size"],
+        "num_channels": facts["channels"],
+        "qkv_bias": facts["qkv_bias"] != "none",
+        **words,
+        "id2label": {str(k): label for k, label in enumerate(labels)},
+        "label2id": {label: k for k, label in enumerate(labels)},
+    }
+
+
+def _files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
+    """The JSON files, by name, that transformers reads: of ViT, DeiT or I-JEPA."""
+    if facts["qkv_bias"] == "query_value":
+        check_writable("transformers", facts, qkv_bias="all")
+    has_two = facts["distilled"] or facts["fields"]["class_tokens"] == 2  # of which one head reads the first
+    kind = "IJepa" if not facts["class_token"] else "DeiT" if has_two else "ViT"
+    task = "Model" if not facts["classes"] else "ForImageClassification" + ("WithTeacher" if facts["distilled"] else "")
+    config = written_config(kind.lower(), kind + task, facts, {"intermediate_size": facts["mlp_dim"]})
+    return {"config.json": config, IMAGE_PROCESSOR: transformers_processor(preprocessing, facts["image_size"])}
+
+
+_VIT_WORDS = ("intermediate_size", "qkv_bias")
+
+
+def _type(class_name: str, tokens: int, **others: Any) -> ModelType:
+    """A type of ViT's layout, with so many tokens before the patches."""
+    words: dict[str, Any] = {"words": _VIT_WORDS, "usual": {"qkv_bias": True}, "has_one_size": True} | others
+    return ModelType(class_name, ("huggingface",), read=lambda config, place: {"special_tokens": tokens}, **words)
+
+
+_WITH_POOLER = (*_VIT_WORDS, "pooler_act")
+TYPES = {
+    "vit": _type("ViT", 1, words=_WITH_POOLER),
+    "deit": _type("DeiT", 2, words=_WITH_POOLER),
+    "ijepa": _type("IJepa", 0, words=_WITH_POOLER),
+    "vit_mae": _type("ViTMAE", 1),
+    "vit_msn": _type("ViTMSN", 1, usual={"qkv_bias": True, "layer_norm_eps": 1e-6}),  # of the others it is 1e-12
+    "pixio": ModelType(
+        "Pixio",
+        ("huggingface_pixio",),
+        (*SCALED, "qkv_bias", "n_cls_tokens"),
+        {"qkv_bias": True},
+        num_heads=16,
+        width=1280,
+    ),
+}
+
 HUGGINGFACE = Layout(
     "huggingface",
     "transformers",
@@ -119,7 +209,7 @@ HUGGINGFACE = Layout(
     layer_norm_epsilon=1e-12,
     resize_method="bicubic",
     unsupported=("mean pooling with a class token", "head on all tokens", "model without positions"),
-    folder=Folder(transformers_files, transformers_snippet, stores_epsilon=True, has_single_side=True),
+    folder=Folder(_files, transformers_snippet, stores_epsilon=True, has_single_side=True),
 )
 
 
@@ -169,7 +259,7 @@ HF_DPT = HeadLayout(
     task=DEPTH,
     normed=False,
     taps="dpt",
-    pads=False,
+    pads="",
     resize="bicubic",
     photos="minimal",
     side=384,
@@ -203,4 +293,15 @@ HF_DEPTH_ANYTHING = dataclasses.replace(
     side=518,
     resize_method=None,
     options={"exact_sizes": True, "end": "depth_of_image"},
+)
+HF_UPERNET = HeadLayout(
+    "huggingface_upernet",
+    "transformers",
+    "upernet",
+    requires=(r"decode_head\.psp_modules\.0\.1\.batch_norm\.weight",),
+    names=upernet_names("batch_norm", "classifier", {}),
+    encoder=("backbone.",) * 4,
+    encoder_layouts=("huggingface_dinov2", "huggingface_dinov2_registers", "huggingface_dinov3", "huggingface_beit"),
+    pads="",
+    options={"neck": "none"},
 )

@@ -12,6 +12,7 @@ from keras_vit.weights.metadata.record import (
     CLIP_STD,
     Metadata,
     Reading,
+    check_channels,
     check_object,
     parse_epsilon,
     parse_size,
@@ -24,6 +25,7 @@ from keras_vit.weights.read import CheckpointError
 from keras_vit.weights.registry import config_of_timm
 
 NAME = "open_clip_config.json"
+FAMILY = "OpenCLIP's"  # how the name of a tower's family begins
 # Of `vision_cfg`: what a silent file has by OpenCLIP's `CLIPVisionCfg`.
 _USUAL: dict[str, Any] = {"layers": 12, "width": 768, "head_width": 64, "mlp_ratio": 4.0, "patch_size": 16}
 _IMAGE_SIZE = 224
@@ -69,7 +71,7 @@ def read_open_clip(config: dict, folder: Path) -> Metadata:
     photos = reading.preprocessing(lambda: _preprocessing(config.get("preprocess_cfg"), vision))
     return Metadata(
         fields=found.fields,
-        family=f"OpenCLIP's {vision.get('timm_model_name') or 'tower'!r:.80}",
+        family=f"{FAMILY} {vision.get('timm_model_name') or 'tower'!r:.80}",
         layouts=found.layouts,
         num_heads=found.num_heads,
         sizes=found.sizes | ({"classes": embedding} if type(embedding) is int else {}),
@@ -148,4 +150,5 @@ def _preprocessing(config: Any, vision: dict) -> Preprocessing | None:
         )
     size: Any = parse_size(vision.get("image_size", _IMAGE_SIZE))
     mean, std = given.get("mean", CLIP_MEAN), given.get("std", CLIP_STD)
+    check_channels(3, mean=mean, std=std)
     return Preprocessing(size, _RESIZES[mode], mean, std, interpolation=filter_, antialias=True)

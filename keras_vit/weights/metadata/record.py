@@ -38,6 +38,7 @@ class Metadata:
     family: str = ""  # as config.json names it; `""` without such a file
     layouts: tuple[str, ...] = ()  # those of the family's files; none for an unknown one
     num_heads: int | None = None
+    usual_heads: Mapping[int, int] = dataclasses.field(default_factory=dict)  # by the width, where it is not said
     sizes: dict[str, Any] = dataclasses.field(
         default_factory=dict
     )  # what it says of the architecture, as `ViTConfig` names it
@@ -48,6 +49,7 @@ class Metadata:
     class_names: tuple[str, ...] | None = None  # of the K outputs; `None` also for names that only count
     remarks: tuple[str, ...] = ()
     is_note: bool = False  # of this package, whose files may have any part
+    overruled: dict = dataclasses.field(default_factory=dict)  # what the folder's JSON says, where a note is followed
     fixed_size: str = ""  # the file that says how large photos are, where its software takes no others than the table's
 
 
@@ -136,9 +138,19 @@ def parse_size(size: Any) -> tuple[int, int] | None:
     return _count(sides[0]), _count(sides[1])
 
 
+def check_channels(channels: Any, **statistics: Any) -> None:
+    """Raises a `ValueError` unless lists of means or deviations have one number, those of RGB, or one a channel."""
+    for name, values in statistics.items():
+        if isinstance(values, (list, tuple)) and len(values) not in (1, 3, channels):
+            raise ValueError(f"{name} must have a number for each channel.\nReceived: {name} {list(values)!r}")
+
+
+_LARGEST_PATCH = 4096  # pixels, so that any padding is less than half of it
+
+
 def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     width = 4 * (fields.get("map_heads") or 1)  # a multiple of any number of heads
-    ViTConfig(patch_size=1, hidden_size=width, num_layers=1, num_heads=1, mlp_dim=1, **fields)
+    ViTConfig(patch_size=_LARGEST_PATCH, hidden_size=width, num_layers=1, num_heads=1, mlp_dim=1, **fields)
     return fields
 
 
@@ -180,6 +192,50 @@ def scaled_width(
         return {}
     size = factors[0] * factors[1]
     return {name: rounded(size) if 0 < size < _MOST else math.inf}
+
+
+def swiglu_width(width: float) -> int:
+    """M of DINOv2's gated MLP: two thirds, up to a multiple of 8."""
+    return (int(int(width) * 2 / 3) + 7) // 8 * 8
+
+
+def class_names(config: Mapping[str, Any]) -> list[str]:
+    """`architectures`, transformers' classes that a config is of."""
+    names = config.get("architectures")
+    return list(map(str, names)) if isinstance(names, list) else []
+
+
+def classifies(config: Mapping[str, Any]) -> bool:
+    """Whether a config of transformers is of a classifier."""
+    return any("ForImageClassification" in name for name in class_names(config))
+
+
+def rope_fields(
+    config: Mapping[str, Any], place: Path, kind: str = "default", theta: float = 100.0, by_parameters: bool = False
+) -> dict[str, Any]:
+    """Fields of rotary positions.
+
+    Args:
+        config: of transformers.
+        place: of the file, for the message.
+        kind: `rope_type` that is computed here.
+        theta: where the config has none.
+        by_parameters: whether the class takes theta from `rope_parameters` too.
+
+    Raises:
+        CheckpointError: for frequencies by another rule than powers of one number.
+    """
+    rope = config.get("rope_parameters")
+    rope = rope if isinstance(rope, dict) else {}
+    if (rule := rope.get("rope_type", kind)) not in (kind, "default"):
+        raise unsupported_error("rotary position", f"rope_type={rule!r}", place, kind)
+    theta = config.get("rope_theta") or (rope.get("rope_theta") if by_parameters else None) or theta
+    if (other := rope.get("rope_theta", theta)) != theta:
+        received = f"rope_theta={theta}, and {other} in rope_parameters"
+        raise unsupported_error(
+            "rotary position", received, place, "one theta, as `rope_theta`, which transformers computes by"
+        )
+    return {"rotary": "axial", "rotary_theta": theta}
 
 
 def size_fields(config: dict, place: Path, **words: str) -> dict[str, Any]:

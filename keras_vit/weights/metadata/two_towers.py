@@ -7,7 +7,7 @@ from keras_vit.annotations import Pair
 from keras_vit.config.text import TextConfig
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.metadata.transformers import transformers_processor
+from keras_vit.weights.metadata.processors import transformers_processor
 from keras_vit.weights.read import CheckpointError
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}

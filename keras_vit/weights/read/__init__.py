@@ -36,23 +36,11 @@ _INTEGERS = {np.dtype("<i4"), np.dtype("<i8")}
 _READABLE = {np.dtype("<f2"), np.dtype("<f4"), np.dtype("<f8"), BFLOAT16}
 _AGAIN = "Download or write it again"
 _CONVERT = "Save its arrays with `numpy.savez` or safetensors in a program that trusts it, and pass that file"
-_SAVE_AGAIN = (
-    'In a program with torch: `state = torch.load(path, map_location="cpu", weights_only=True)`, then '
-    "`torch.save(state, new_path)`, and pass the new file"
-)
 _KERAS = "Open it with `keras.saving.load_model`, which runs code of the file, only if you trust its source"
 _STARTS = [
     (b"version https://git-lfs.github.com/spec", "a Git LFS pointer", "Fetch the file itself with `git lfs pull`"),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file, as .h5 weights of Keras are", _CONVERT),
-    (b"\x93NUMPY", "a single .npy array", "Pass an .npz, safetensors or .pth file"),
-    (b"\x1f\x8b", "a gzip archive", "Unpack it first"),
-    (b"\x28\xb5\x2f\xfd", "a zstd archive", "Unpack it first"),
-    (b"Rar!", "a rar archive", "Unpack it first"),
 ]
-# The number that torch wrote first in its stream of pickles, of the protocols that `weights_only=True` reads; and the
-# members of its tar archive.
-_OLD_TORCH = tuple(b"\x80" + protocol + b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." for protocol in (b"\x02", b"\x03"))
-_OLD_TORCH_TAR = ("sys_info", "pickle", "storages", "tensors")
 _PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
 
 
@@ -107,6 +95,8 @@ class TensorFile:
             FileNotFoundError: if the file is gone.
         """
         names = list(self.entries if names is None else names)
+        if not names:
+            return {}
         for name in names:
             self._check_readable(name, void_is_bfloat16, integers)
         with self._unchanged() as file:
@@ -330,14 +320,8 @@ def _looks_like(start: bytes, size: int) -> tuple[str, str]:
     for magic, what, advice in _STARTS:
         if start.startswith(magic):
             return what, advice
-    if start.startswith(_OLD_TORCH):
-        return "a stream of pickles, as torch before version 1.6 writes", _SAVE_AGAIN
-    if start[257:262] == b"ustar" and start[:100].rstrip(b"\0").decode("latin-1") in _OLD_TORCH_TAR:
-        return "a tar archive, as torch before version 0.1.10 writes", _SAVE_AGAIN
     if start.startswith(_PICKLES):
         return "a pickle, as torch.save writes; unpickling runs code of the file, so it is never done here", _CONVERT
-    if start[257:262] == b"ustar":
-        return "a tar archive", "Unpack it first"
     text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text.startswith(b"<"):
         kind = "an XML page" if text.startswith(b"<?xml") else "an HTML page"

@@ -22,6 +22,8 @@ import ml_dtypes
 import numpy as np
 from safetensors import safe_open
 
+from keras_vit.files import parse_json
+
 NOTE_KEY = "keras_vit"
 VOID = np.dtype("V2")  # NumPy writes bfloat16 as two bytes of no kind
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -189,7 +191,7 @@ def read_safetensors(path: Any, data: FileBytes) -> tuple[dict[str, Member], dic
         raise FormatError(f"has a directory of {start - 8} bytes; {LARGEST_DIRECTORY} is the limit")
     with safe_open(path, "np") as file:  # compares every size with its shape, its place and the file's end
         metadata = file.metadata() or {}
-    header = json.loads(data[8:start], object_pairs_hook=unique)
+    header = parse_json(data[8:start])
     header.pop("__metadata__", None)
     members = {name: _safetensors_member(name, record, start) for name, record in header.items()}
     return members, _json_object(metadata.get(NOTE_KEY, "{}"))
@@ -300,16 +302,6 @@ def check_name(name: str) -> None:
     unsafe = "" in parts or ".." in parts or "\\" in name or "\0" in name or _DRIVE.match(name)
     if unsafe or not name.isprintable() or len(name) > LONGEST_NAME:
         raise FormatError(f"holds an array of the unsafe name {name[:100]!r}")
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of the header; of two equal names safetensors keeps the last."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise FormatError(f"holds the name {name!r} twice")
-        found[name] = value
-    return found
 
 
 def _json_object(text: str | bytes) -> dict:

@@ -7,7 +7,6 @@ Source: transformers, "Sharded checkpoints".
 
 import collections
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Iterable
@@ -15,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.files import read_regular
+from keras_vit.files import parse_json, read_regular
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.read import CheckpointError, TensorFile, scan
-from keras_vit.weights.read.headers import LARGEST_DIRECTORY, Entry, unique
+from keras_vit.weights.read.headers import LARGEST_DIRECTORY, Entry
 
 INDEX = ".index.json"  # how the name of an index ends
 _SHARD = re.compile(r"(\w[\w.-]*)\.(safetensors|bin)", re.ASCII)  # in the folder of the index, and nowhere else
@@ -116,7 +115,7 @@ def check_whole(path: Path) -> None:
 def read_index(index: Path) -> dict[str, set[str]]:
     """The names of the arrays in each shard, by the index."""
     try:
-        content = json.loads(read_regular(index, 4 * LARGEST_DIRECTORY), object_pairs_hook=unique)
+        content = parse_json(read_regular(index, 4 * LARGEST_DIRECTORY))
     except (ValueError, RecursionError, OSError) as error:
         raise _error(index, f"the index of shards must be readable JSON: {printable(error)[:200]}") from error
     places = content.get("weight_map") if isinstance(content, dict) else None

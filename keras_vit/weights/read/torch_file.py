@@ -45,6 +45,8 @@ _STORAGES = {
 }
 _BUILTINS = ("set", "frozenset", "list", "dict", "tuple", "int", "long", "float", "complex", "str", "bytearray", "bool")
 _PATHS = ("Path", "PosixPath", "WindowsPath", "PurePath", "PurePosixPath", "PureWindowsPath")
+_RANGES = ("slice", "range", "xrange")  # the last one by protocol 2
+_TIMES = ("datetime", "date", "time", "timedelta", "timezone")
 _OMEGACONF = {  # configs of a training
     "dictconfig": ("DictConfig",),
     "listconfig": ("ListConfig",),
@@ -57,13 +59,15 @@ _PARAMETERS = {("torch._utils", f"_rebuild_parameter{state}") for state in ("", 
 _SIZE = ("torch", "Size")
 _HARMLESS = {  # other objects in files of weights; none of them is made
     *(("torch", name) for name in (*_DTYPES, *_OTHER_DTYPES, "device", "Tensor")),
-    *((place, name) for place in ("builtins", "__builtin__") for name in _BUILTINS),
+    *((place, name) for place in ("builtins", "__builtin__") for name in (*_BUILTINS, *_RANGES)),
     *((f"numpy.{place}.multiarray", name) for place in ("core", "_core") for name in ("scalar", "_reconstruct")),
     *((f"numpy.{place}.numeric", "_frombuffer") for place in ("core", "_core")),
     *(("numpy", name) for name in ("dtype", "ndarray")),
     *((place, name) for place in ("pathlib", "pathlib._local") for name in _PATHS),  # the second one by Python 3.13
     *((f"omegaconf.{place}", name) for place, names in _OMEGACONF.items() for name in names),
     *(("typing", "Any"), ("torch.torch_version", "TorchVersion"), ("_codecs", "encode")),
+    *(("datetime", name) for name in _TIMES),
+    *(("collections", "deque"), ("types", "SimpleNamespace"), ("decimal", "Decimal"), ("uuid", "UUID")),
     *(("argparse", "Namespace"), ("torch.serialization", "_get_layout")),
     ("torch.nn.parameter", "Parameter"),
 }

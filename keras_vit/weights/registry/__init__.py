@@ -141,9 +141,19 @@ def suggest_model(name: str) -> str:
 
 def config_of_timm(architecture: str) -> ViTConfig | None:
     """The config of an architecture of timm, which its own `config.json` does not say; `None` if no record has it."""
-    start = f"timm/{architecture.replace('_quickgelu', '')}."
-    found = (r.config for r in all_records() if (r.hf_repo or "").startswith(start))
+    found = (record.config for record in _of_timm().get(architecture.replace("_quickgelu", ""), ()))
     return next((config for config in found if isinstance(config, ViTConfig)), None)
+
+
+@functools.cache
+def _of_timm() -> dict[str, list[WeightsRecord]]:
+    """The records of timm's repositories by architecture."""
+    found: dict[str, list[WeightsRecord]] = {}
+    for record in all_records():
+        owner, _, name = (record.hf_repo or "").partition("/")
+        if owner == "timm":
+            found.setdefault(name.partition(".")[0], []).append(record)
+    return found
 
 
 def variant_of(model: str) -> str:
@@ -153,8 +163,7 @@ def variant_of(model: str) -> str:
     if model not in known:
         raise ArgumentError(
             "`model` must be one of the builders, as 'ViTB16', 'R50x1' or 'DINOv2S14', or of the variants, as 'B/16' "
-            f"or 'dinov2/S14'.\nReceived: model={model!r}.{near(str(model), known)}",
-            parameters=("model",),
+            f"or 'dinov2/S14'.\nReceived: model={model!r}.{near(str(model), known)}"
         )
     return builders.get(model, model)
 
@@ -196,8 +205,7 @@ def _check_family(family: str) -> None:
     if models and family not in known:
         raise ArgumentError(
             "the table has no weights of this family, whose models take a file or folder all the same.\n"
-            f"Received: family={family!r}. As an example, `keras_vit.build({models[0]!r}, weights=...)`.",
-            parameters=("family",),
+            f"Received: family={family!r}. As an example, `keras_vit.build({models[0]!r}, weights=...)`."
         )
     check_choice("family", family, known)
 

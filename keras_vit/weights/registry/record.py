@@ -117,7 +117,8 @@ class WeightsRecord:
     @property
     def config(self) -> ViTConfig | ResNetConfig:
         """The variant's config with this checkpoint's `fields`."""
-        return dataclasses.replace(published_config(self.variant), **dict(self.fields))
+        config = published_config(self.variant)
+        return dataclasses.replace(config, **dict(self.fields)) if self.fields else config
 
     @property
     def megabytes(self) -> str:

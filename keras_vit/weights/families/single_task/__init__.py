@@ -1,0 +1,1 @@
+"""The layouts of models that have one task, encoder and head in one file."""
