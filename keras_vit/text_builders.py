@@ -20,6 +20,7 @@ from keras_vit.files import expand_path, file_sha256, read_json_object
 from keras_vit.model.copies import initialize_variables, uninitialized_variables
 from keras_vit.model.two_towers.text_tower import NO_TOKENIZER, TextTransformer, build_text_graph, check_tokenizer
 from keras_vit.model.two_towers.zero_shot import (
+    check_bias,
     check_image_tower,
     check_projections,
     check_same_size,
@@ -28,8 +29,7 @@ from keras_vit.model.two_towers.zero_shot import (
     zero_shot_classifier,
 )
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.text.cleaning import CLEANINGS
-from keras_vit.text.opening import has_vocabulary, open_tokenizer, vocabulary_name
+from keras_vit.text.opening import clip_tokenizer, has_vocabulary, open_tokenizer, vocabulary_name
 from keras_vit.text.templates import NAMED, check_classes, find_templates, prompts
 from keras_vit.text.tokenizer import Tokenizer, cut_and_equal_texts
 from keras_vit.weights.checkpoint import describe_other_file, file_in
@@ -118,6 +118,10 @@ def build_text(
         )
     wanted = checkpoint.config(**{**source.fields, **given}) if config is None else config.replace(**given)
     facts, differing = _unstored_facts(checkpoint, source, wanted, given if config is None else TEXT_FIELDS)
+    if heads := [line for line in differing if line.startswith("num_heads ")]:
+        warnings.warn(
+            f"the text tower is computed otherwise than its file says: {heads[0]}.", UserWarning, stacklevel=2
+        )
     with uninitialized_variables():
         model = build_text_graph(wanted, include_top, name or "text")
     model.load_report = (*describe_other_file(checkpoint.path), *_fill(model, checkpoint, strict, differing))
@@ -188,7 +192,8 @@ def _fill(
     ]
     if wrong or (strict and lines):
         raise CheckpointError(
-            "the weights must be those of the text tower (- is in the model alone, + in the file alone).\n"
+            "the weights must be those of the text tower (- is in the model alone, + in the file alone, ~ has another "
+            "shape).\n"
             f"Received: {checkpoint.path}: {'; '.join((wrong or lines)[:6])}."
         )
     initialize_variables(variables, tensors)
@@ -204,13 +209,15 @@ def tokenizer(source: FilePath, *, max_length: int | None = None, clean: str | N
         ((1, 77), 49407)
 
     Args:
-        source: a folder, a vocabulary's file, `"hf:owner/repository"` or a published name; `"clip"` is OpenAI's
-            vocabulary, which is shipped. In a folder the first of `tokenizer.json`, a sentencepiece `.model`,
-            `vocab.json` with `merges.txt` and `bpe_simple_vocab_16e6.txt.gz` is taken.
+        source: a folder, a vocabulary's file, `"hf:owner/repository"` or a published name, which is not looked for in
+            the working directory; `"clip"` is OpenAI's vocabulary, which is shipped. In a folder the first of
+            `tokenizer.json`, a sentencepiece `.model`, `vocab.json` with `merges.txt` and
+            `bpe_simple_vocab_16e6.txt.gz` is taken.
         max_length: T; by default that of the config in the folder or of the weights, else 77 for CLIP's vocabulary and
             64 for others.
         clean: what is done to a text first: `"lower"`, `"whitespace"`, `"canonicalize"`, `"siglip_transformers"`,
-            `"lowercase"`, `"lower_ascii"` or `"none"`. By default what the software of the folder does.
+            `"siglip_transformers_cased"`, `"lowercase"`, `"lower_ascii"` or `"none"`. By default what the software of
+            the folder does.
 
     Returns:
         A `Tokenizer`: of one text or several int32 `(B, T)`. It can be pickled.
@@ -218,16 +225,19 @@ def tokenizer(source: FilePath, *, max_length: int | None = None, clean: str | N
     Raises:
         FileNotFoundError: if nothing is there, or a folder has no vocabulary.
         ImportError: if `tokenizers` or `sentencepiece` is not installed; the error names the extra.
-        ValueError: for a file that is no vocabulary, or another word.
+        ValueError: for `""`, a file that is no vocabulary, another word, or a folder of OpenCLIP without a vocabulary
+            whose text tower cannot be read.
     """
     if not isinstance(source, (str, os.PathLike)):
         raise with_parameters(TypeError(f"`source` must be a path or a name.\nReceived: {source!r:.80}."), "source")
     if max_length is not None:
         check_positive_int("max_length", max_length)
+    if source == "":  # which `Path` takes for the folder that the process is in
+        raise ArgumentError("`source` must be a path or a name.\nReceived: ''.", ("source",))
     if source == "clip":
-        return open_tokenizer(Path(), max_length, clean, is_clip=True)
+        return clip_tokenizer(max_length, clean)
     path = expand_path(source)
-    if not path.exists() and isinstance(source, str) and (source in ENCODERS or source.startswith("hf:")):
+    if isinstance(source, str) and (source in ENCODERS or source.startswith("hf:")):
         found = _text_source(source)
         checkpoint = read_text_checkpoint(found.path)
         return _open_tokenizer(found, checkpoint, max_length or checkpoint.fields["max_length"], clean)
@@ -252,17 +262,20 @@ def _text_source(weights: FilePath | WeightsRecord | None, variant: str | None =
     if variant is not None and variant not in ENCODERS:
         raise ArgumentError(
             "`config` must be a `TextConfig`, or the name of an image tower that has a text tower, as 'clip/B16'.\n"
-            f"Received: config={variant!r}.{did_you_mean(variant, tuple(ENCODERS))}",
-            parameters=("config",),
+            f"Received: config={variant!r}.{did_you_mean(variant, tuple(ENCODERS))}"
         )
     return find_text(usual_weights(str(variant)) if weights is None else weights, variant)
 
 
 def _text_checkpoint(path: Path) -> TextCheckpoint | None:
-    """The text tower of a folder, if it has one."""
+    """The text tower of a folder, if it has one. Without a vocabulary it must say which is meant, or what is wrong."""
     try:
         return read_text_checkpoint(path) if path.is_dir() else None
-    except (OSError, CheckpointError):
+    except OSError:
+        return None
+    except CheckpointError:
+        if not has_vocabulary(path) and (path / "open_clip_config.json").is_file():
+            raise
         return None
 
 
@@ -320,7 +333,7 @@ def zero_shot(
             `"imagenet-7"` for 7. By default "a photo of a {}.".
         text: the text tower that embeds the prompts; by default that of the file of `model`.
         logit_scale: logarithm of the factor on the cosines; by default the file's.
-        logit_bias: what is added to the logits; by default the file's, else 0.
+        logit_bias: what is added to the logits; by default the file's, else 0, but for SigLIP's, which have one.
         classifier_activation: of the logits: `"softmax"` gives CLIP's probabilities, `"sigmoid"` SigLIP's. By default
             the outputs are logits.
 
@@ -334,11 +347,11 @@ def zero_shot(
         ValueError: for a model without one embedding for an image; for a tower without the projection that its file
             has, or with a new one of zeros; for classes whose prompts are cut to the same ids; for embeddings of
             another size than the model's, that are not finite or zero; for names that are not K; if neither argument
-            nor file has the scale; for `classes` without a text tower, or with one of another size than the image
-            tower's.
+            nor file has the scale, or SigLIP's bias; for `classes` without a text tower, or with one of another size
+            than the image tower's.
 
     Warns:
-        UserWarning: if `build` and `build_text` loaded the towers from other files, so that they may be of different
+        UserWarning: if the towers were loaded from other files, so that they may be of different
             models; of a tower from a `.keras` file its source is not known. For prompts that are cut, and for classes
             that the vocabulary cannot tell apart.
 
@@ -369,8 +382,9 @@ def zero_shot(
         check_image_tower(tower)
         check_same_size(tower, text)
         check_projections(tower, text)
-        if not needs_text and tower is model:
+        if not needs_text:
             warn_other_source(tower, text, stacklevel=4)
+        check_bias(logit_bias, tower, text)
         embeddings = _class_embeddings(text, names, templates)
         logit_scale = next((scale for scale in (logit_scale, tower.logit_scale) if scale is not None), text.logit_scale)
         logit_bias = next((bias for bias in (logit_bias, tower.logit_bias) if bias is not None), text.logit_bias)
@@ -426,13 +440,13 @@ def _check_ids_differ(tokenizer: Tokenizer, classes: Sequence[str], texts: Seque
     """
     different = list(dict.fromkeys(texts))
     cut, groups = cut_and_equal_texts(different, tokenizer)
-    count, clean = len(texts) // len(classes), CLEANINGS[tokenizer.clean]
+    count = len(texts) // len(classes)
     first_of = {text: group[0] for group in groups for text in group}
     known: dict[tuple[str, ...], tuple[str, Sequence[str]]] = {}
     for number, name in enumerate(classes):
         own = texts[number * count : (number + 1) * count]
         other, others = known.setdefault(tuple(first_of.get(text, text) for text in own), (name, own))
-        if [clean(text).casefold() for text in own] == [clean(text).casefold() for text in others]:
+        if name == other:
             continue
         pair = " and ".join(repr(each if len(each) <= _SHOWN else f"...{each[-_SHOWN:]}") for each in (other, name))
         if cut.isdisjoint((*own, *others)):

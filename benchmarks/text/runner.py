@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-BATCH = 256
+BATCH = 128
 SIZES = {"hidden_size": 512, "num_layers": 12, "num_heads": 8, "mlp_dim": 2048, "projection_size": 512}
 
 

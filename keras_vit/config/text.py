@@ -1,14 +1,29 @@
 """What decides the layers of a text tower: `TextConfig`, a frozen record. Nothing here imports Keras."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from keras_vit.checks import check_choice, check_flag, check_int, check_positive_int, did_you_mean
-from keras_vit.config.records import check_epsilon, set_field
+from keras_vit.checks import Count, PositiveInt, did_you_mean, one_of, validate
+from keras_vit.config.records import check_epsilon, check_heads
 
 TEXT_POOLINGS = ("argmax", "end", "last", "mean", "none")
 TEXT_POSITIONS = ("learned", "sincos")
 TEXT_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu")
+# Of transformers' CLIPTextConfig and CLIPVisionConfig, which MetaCLIP 2's repeat.
+_CLIP: Mapping[str, Any] = {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_hidden_layers": 12}
+_CLIP_TOWERS: Mapping[str, Mapping[str, Any]] = {
+    "text": {
+        **_CLIP,
+        **{"vocab_size": 49408, "max_position_embeddings": 77, "hidden_size": 512, "intermediate_size": 2048},
+        **{"num_attention_heads": 8, "pad_token_id": 1, "bos_token_id": 49406, "eos_token_id": 49407},
+    },
+    "vision": {
+        **_CLIP,
+        **{"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12},
+        **{"num_channels": 3, "image_size": 224, "patch_size": 32},
+    },
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +56,7 @@ class TextConfig:
             that layer.
         projection_bias: whether that layer has a bias, as in SigLIP.
         qkv_bias: which of query, key and value have a bias, `"all"` or `"none"`, as in dino.txt.
+        layer_scale: which branches of a block end in a learned factor for each channel, `"both"` or `"none"`.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -49,45 +65,29 @@ class TextConfig:
     Source: arXiv:2103.00020, section 2.4 (CLIP); arXiv:2303.15343 (SigLIP); arXiv:2410.16512 (TIPS).
     """
 
-    vocabulary_size: int
-    max_length: int
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    mlp_dim: int
-    activation: str = "gelu"
-    layer_norm_epsilon: float = 1e-5
+    vocabulary_size: PositiveInt
+    max_length: PositiveInt
+    hidden_size: PositiveInt
+    num_layers: PositiveInt
+    num_heads: PositiveInt
+    mlp_dim: PositiveInt
+    activation: Annotated[str, one_of(TEXT_ACTIVATIONS)] = "gelu"
+    layer_norm_epsilon: Annotated[float, check_epsilon] = 1e-5
     causal: bool = True
-    positions: str = "learned"
-    pooling: str = "argmax"
-    end_id: int | None = None
-    pad_id: int = 0
+    positions: Annotated[str, one_of(TEXT_POSITIONS)] = "learned"
+    pooling: Annotated[str, one_of(TEXT_POOLINGS)] = "argmax"
+    end_id: Count | None = None
+    pad_id: Count = 0
     mask_padding: bool = False
     scale_tokens: bool = False
-    projection_size: int | None = None
+    projection_size: PositiveInt | None = None
     projection_bias: bool = False
-    qkv_bias: str = "all"
+    qkv_bias: Annotated[str, one_of(("all", "none"))] = "all"
+    layer_scale: Annotated[str, one_of(("both", "none"))] = "none"
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary_size", "max_length", "hidden_size", "num_layers", "num_heads", "mlp_dim"):
-            set_field(self, name, check_positive_int(name, getattr(self, name)))
-        if self.projection_size is not None:
-            set_field(self, "projection_size", check_positive_int("projection_size", self.projection_size))
-        if self.end_id is not None:
-            set_field(self, "end_id", check_int("end_id", self.end_id, 0))
-        set_field(self, "pad_id", check_int("pad_id", self.pad_id, 0))
-        check_choice("activation", self.activation, TEXT_ACTIVATIONS)
-        check_choice("positions", self.positions, TEXT_POSITIONS)
-        check_choice("pooling", self.pooling, TEXT_POOLINGS)
-        check_choice("qkv_bias", self.qkv_bias, ("all", "none"))
-        check_epsilon(self.layer_norm_epsilon)
-        for name in ("causal", "mask_padding", "scale_tokens", "projection_bias"):
-            check_flag(name, getattr(self, name))
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                "`hidden_size` must be a multiple of `num_heads`, so that every head has the same width.\n"
-                f"Received: hidden_size={self.hidden_size}, num_heads={self.num_heads}."
-            )
+        validate(self)
+        check_heads(self)
         if self.pooling == "end" and self.end_id is None:
             raise ValueError('`pooling="end"` takes the place of an id, which must be given.\nReceived: end_id=None.')
 
@@ -107,3 +107,18 @@ class TextConfig:
 
 
 TEXT_FIELDS = tuple(field.name for field in dataclasses.fields(TextConfig))
+
+
+def merge_config_dicts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A `config.json` of transformers' CLIP whose `text_config_dict` and `vision_config_dict`, if any, are followed.
+
+    As in its `CLIPConfig`, their values replace those of `text_config` and `vision_config`, and so do the values of
+    their class where they are silent.
+    """
+    merged, kind = dict(config), config.get("model_type")
+    for tower, usual in _CLIP_TOWERS.items() if kind in ("clip", "metaclip_2") else ():
+        older, newer = merged.get(f"{tower}_config_dict"), merged.get(f"{tower}_config")
+        if isinstance(older, dict):
+            older = {**usual, "model_type": f"{kind}_{tower}_model", **older}
+            merged[f"{tower}_config"] = {**(newer if isinstance(newer, dict) else {}), **older}
+    return merged

@@ -43,6 +43,7 @@ CLEANINGS: Mapping[str, Callable[[str], str]] = {
     "whitespace": lambda text: joined(repaired(text)),
     "canonicalize": lambda text: canonicalized(repaired(text)),
     "siglip_transformers": lambda text: joined(text.lower().translate(PUNCTUATION)),
+    "siglip_transformers_cased": lambda text: joined(text.translate(PUNCTUATION)),  # with `do_lower_case: false`
     "lowercase": lambda text: "".join(map(str.lower, text)),  # letter by letter: a last sigma stays as it is inside
     "lower_ascii": lambda text: text.translate(_LETTERS),
     "none": lambda text: text,

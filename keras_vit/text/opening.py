@@ -10,16 +10,31 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import ArgumentError
+from keras_vit.config.text import merge_config_dicts
 from keras_vit.files import read_head, read_json_object, read_regular
 from keras_vit.pages.formatting import printable
+from keras_vit.text.classes import (
+    by_class,
+    class_of,
+    sides,
+    special_word,
+    tokenizer_config,
+    warn_of_capitals,
+    warn_of_other_kind,
+    warn_of_other_rules,
+    warn_of_pieces,
+)
 from keras_vit.text.tokenizer import (
     CLIP_NORMALIZER,
     Pieces,
     Tokenizer,
+    check_ids,
+    check_pairs,
     clip_pieces,
     gemma_pieces,
     is_lower_ascii,
     read_pieces,
+    sentencepiece_model,
     transformers_pieces,
 )
 
@@ -58,7 +73,8 @@ def write_transformers_tokenizer(tokenizer: Tokenizer, folder: Path, model_type:
         pieces = gemma_pieces(pieces.data) or pieces  # of SigLIP 2
     kind, data = pieces.kind, pieces.data
     config: dict[str, Any] = {"model_max_length": tokenizer.max_length, "model_input_names": ["input_ids"]}
-    config["padding_side"] = "right"  # on the left by default of some classes
+    config["padding_side"] = tokenizer.padding_side  # on the left by default of some classes
+    config["truncation_side"] = tokenizer.truncation_side
     special: dict[str, str | None]
     if kind == "sentencepiece" and is_siglip:
         name, cleaned = "SiglipTokenizer", "siglip_transformers"
@@ -74,6 +90,7 @@ def write_transformers_tokenizer(tokenizer: Tokenizer, folder: Path, model_type:
                 name, cleaned = "PreTrainedTokenizerFast", "lower_ascii"
                 found |= {"normalizer": _lower_ascii(found, pieces)}
             # Without words for special ids texts that spell them are cut into pieces, as sentencepiece does.
+            config |= {"mask_token": None} if name == "Siglip2Tokenizer" else {}  # which is a piece like others
             config["split_special_tokens"] = not any(word["special"] for word in found["added_tokens"])
         found |= {"normalizer": found.get("normalizer") or CLIP_NORMALIZER} if is_clip else {}
         (folder / "tokenizer.json").write_text(json.dumps(found), encoding="utf-8")
@@ -120,6 +137,11 @@ def _own_tokenizer(folder: Path, given: dict[str, Any]) -> Tokenizer | None:
     return Tokenizer(Pieces(kind, read_regular(folder / _WRITTEN[kind], _MOST_BYTES)), **facts | given)
 
 
+def clip_tokenizer(max_length: int | None = None, clean: str | None = None) -> Tokenizer:
+    """OpenAI's tokenizer of CLIP, whose vocabulary is shipped."""
+    return Tokenizer(clip_pieces(), max_length or _CLIP_LENGTH, "lower" if clean is None else clean, pad_id=0)
+
+
 def open_tokenizer(
     path: Path,
     max_length: int | None = None,
@@ -146,11 +168,11 @@ def open_tokenizer(
     """
     folder = weights.parent if weights else path if path.is_dir() else path.parent
     given = {name: value for name, value in (("max_length", max_length), ("clean", clean)) if value is not None}
-    if path.is_dir() and (own := _own_tokenizer(path, given)):
-        return own
+    if path.is_dir() and (made := _own_tokenizer(path, given)):
+        return made
     file = next((path / name for name in _FILES if (path / name).is_file()), None) if path.is_dir() else path
-    if file is not None and (written := _written(file)) is not None:
-        return Tokenizer(Pieces(written["kind"], written["pieces"]), **written["facts"] | given)
+    if file is not None and (own := _written(file)) is not None:
+        return Tokenizer(Pieces(own["kind"], own["pieces"]), **own["facts"] | given)
     if file is None and not is_clip:
         raise FileNotFoundError(
             f"a folder must have a tokenizer's file: {', '.join(_FILES)}.\nReceived: {path} without one. Put the file "
@@ -161,7 +183,11 @@ def open_tokenizer(
     text = _object(config, "model_cfg", "text_cfg") if software == "open_clip" else _object(config, "text_config")
     is_by_name = software == "open_clip" and "hf_tokenizer_name" in text
     options = _open_clip_options(text, is_by_name)
+    words = tokenizer_config(folder if file is None else file.parent)
+    kind = class_of(words, model)
     facts: dict[str, Any] = {}
+    unusual: dict[str, Any] = {}  # what other ids come from than those of training
+    written: Mapping[str, Any] = {}
     if is_clip and software == "open_clip" and not is_by_name and file is not None and not file.name.endswith(".gz"):
         file = None  # OpenCLIP reads its own copy of CLIP's vocabulary, and a folder may have transformers' too
     name = "" if file is None else file.name
@@ -175,26 +201,43 @@ def open_tokenizer(
         pieces = Pieces("fairseq" if "bpe" in name else "sentencepiece", read_regular(file, _MOST_BYTES))
         usual = "siglip_transformers" if model.startswith("siglip") else "lower_ascii"
         length = _OTHER_LENGTH
+        is_named = name == "spiece.model" or "tokenizer_class" in words  # as that class has its file
+        if model.startswith("siglip") and kind == "SiglipTokenizer" and is_named:
+            with _named(file):
+                unusual, facts["pad_id"] = _siglip_options(words, pieces)
+            warn_of_pieces(file, words, sentencepiece_model(pieces))
+            usual = "siglip_transformers_cased" if "do_lower_case" in unusual else usual
     else:
-        pieces, kind = _of_json(file)
-        usual = "none"
-        if model.startswith("siglip"):
-            usual = "siglip_transformers"
-            if kind != "Unigram":
-                usual = "lower_ascii" if is_lower_ascii(pieces) else "lowercase"
+        # Small letters of that class are `clean` elsewhere, and OpenCLIP has another rule there.
+        pieces, written = _of_json(file, words, kind, is_lower=is_by_name and kind == "Siglip2Tokenizer")
+        usual = _usual_cleaning(model, written, pieces)
         length = _CLIP_LENGTH if '"</w>"' in pieces.data.decode() else _OTHER_LENGTH
         with _named(file):
-            facts["pad_id"] = _padding(file.parent, pieces)
+            facts["pad_id"] = _padding(words, pieces, kind)
     if software == "open_clip":
         usual = options.get("clean") or ("whitespace" if is_by_name else "lower")
         facts["pad_id"] = facts.get("pad_id") if is_by_name else 0
         facts["written_end"] = 0 if options.get("strip_sep_token") else None
         length = text.get("context_length", _CLIP_LENGTH)
     elif model in _HF_LENGTHS:
-        _warn_of_left_sides(folder)
         length = text.get("max_position_embeddings", _HF_LENGTHS[model])
     with _named(file):
+        if file is not None and (model in _HF_LENGTHS or is_by_name):
+            facts |= sides(words, kind, written)
+            unusual |= {side: "left" for side in ("padding_side", "truncation_side") if facts[side] == "left"}
+            warn_of_other_rules(file.parent, "OpenCLIP" if is_by_name else "transformers", unusual)
+            warn_of_capitals(file.parent, kind if model == "siglip" and clean is None else "")
+            warn_of_other_kind(file.parent, kind, _expected_class(file, model, pieces))
         return Tokenizer(pieces, max_length or length, usual if clean is None else clean, **facts)
+
+
+def _usual_cleaning(model_type: str, found: Mapping[str, Any], pieces: Pieces) -> str:
+    """How transformers cleans texts before the library `tokenizers` does what a `tokenizer.json` says."""
+    if not model_type.startswith("siglip"):
+        return "none"
+    if found["model"].get("type") == "Unigram":
+        return "siglip_transformers"
+    return "lower_ascii" if is_lower_ascii(pieces) else "lowercase"
 
 
 def _open_clip_options(text: Mapping[str, Any], is_by_name: bool) -> dict[str, Any]:
@@ -274,7 +317,7 @@ def _software(folder: Path, weights: Path | None) -> tuple[str, dict]:
         found = dict(reversed(found.items()))
     for software, config in found.items():
         if config is not None and (software == "open_clip" or "model_type" in config):
-            return software, config
+            return software, merge_config_dicts(config)
     return "authors", {}
 
 
@@ -296,8 +339,15 @@ def _named(file: Path | None) -> Iterator[None]:
         raise ArgumentError(f"{error} File: {printable(file)}.", error.parameters) from error
 
 
-def _of_json(file: Path) -> tuple[Pieces, str]:
-    """The pieces of a `tokenizer.json`, or of a `vocab.json` with its merges; and the kind of the model."""
+def _of_json(file: Path, config: Mapping[str, Any], kind: str, is_lower: bool) -> tuple[Pieces, Mapping[str, Any]]:
+    """The pieces of a `tokenizer.json`, or of a `vocab.json` with its merges; and the object of the file.
+
+    Args:
+        file: of the vocabulary.
+        config: what transformers says of it.
+        kind: the class of transformers that opens it.
+        is_lower: whether all letters become small before they are cut.
+    """
     data = read_regular(file, _MOST_BYTES)
     try:
         found = json.loads(data)
@@ -308,37 +358,70 @@ def _of_json(file: Path) -> tuple[Pieces, str]:
             raise FileNotFoundError(f"a vocab.json needs the merges.txt next to it.\nReceived: {file} alone.")
         merges = read_regular(file.with_name("merges.txt"), _MOST_BYTES)
         with _named(file):
-            return transformers_pieces(found, merges.decode(errors="replace")), "BPE"
+            data, kind = transformers_pieces(found, merges.decode(errors="replace")).data, "CLIPTokenizer"
+        found = json.loads(data)
     model = found.get("model") if isinstance(found, dict) else None
     if not isinstance(model, dict):
         raise ArgumentError(
             f"a tokenizer's file must be one of the library `tokenizers`.\nReceived: {file} without `model`.",
             ("source",),
         )
-    if found.get("normalizer") is None and str(_config(file.parent).get("tokenizer_class")).startswith("CLIPTokenizer"):
-        data = json.dumps(found | {"normalizer": CLIP_NORMALIZER}).encode()  # by its class, whatever the file says
-    return Pieces("tokenizers", data), str(model.get("type"))
+    with _named(file):
+        if isinstance(model.get("vocab"), (dict, list)):  # without, the library says what it misses
+            made = by_class(found, config, kind)
+            if is_lower:
+                rules = [{"type": "Lowercase"}, *([made["normalizer"]] if made.get("normalizer") else [])]
+                made |= {"normalizer": {"type": "Sequence", "normalizers": rules}}
+            data, found = (data, found) if made == found else (json.dumps(made).encode(), made)
+        _check_pairs(found)
+    return Pieces("tokenizers", data), found
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    """What transformers says of the tokenizer of a folder."""
-    return read_json_object(folder / "tokenizer_config.json") or {}
-
-
-def _warn_of_left_sides(folder: Path) -> None:
-    config = _config(folder)
-    if left := [side for side in ("padding_side", "truncation_side") if config.get(side) == "left"]:
-        warnings.warn(
-            "texts are padded and cut on the right, as these models were trained. transformers obeys "
-            f"{' and '.join(left)} 'left' of {printable(folder / 'tokenizer_config.json')}, which gives other ids.",
-            UserWarning,
-            stacklevel=4,
+def _check_pairs(found: Mapping[str, Any]) -> None:
+    """Raises for a `tokenizer.json` whose ids are drawn, or a damaged one."""
+    model = found["model"]
+    vocab, merges, suffix = model.get("vocab"), model.get("merges"), model.get("end_of_word_suffix")
+    is_clip = isinstance(vocab, dict) and isinstance(merges, list) and any(word.endswith("</w>") for word in vocab)
+    if model.get("dropout") or (is_clip and (suffix != "</w>" or not found.get("pre_tokenizer"))):
+        raise ArgumentError(
+            "a tokenizer must give a text the same ids each time, and one of CLIP's kind reads words with '</w>' at "
+            f"their ends.\nReceived: dropout={model.get('dropout')}, end_of_word_suffix={suffix!r}, pre_tokenizer "
+            f"{found.get('pre_tokenizer')!r:.40}. Take the file of the model's authors.",
+            ("source",),
         )
+    if isinstance(vocab, dict) and vocab:
+        with contextlib.suppress(TypeError, KeyError):  # of what the library refuses
+            others = [word["id"] for word in found.get("added_tokens") or ()]
+            if not is_clip:
+                return check_ids(vocab, others)
+            check_pairs(vocab, [pair.split(" ") if isinstance(pair, str) else pair for pair in merges], others)
 
 
-def _padding(folder: Path, pieces: Pieces) -> int:
-    """The id of padding: that of the folder's config, else of the tokenizer's file, else 0."""
-    config = _config(folder)
-    model, word = read_pieces(pieces.data), config.get("pad_token")
-    known = model.token_to_id(word.get("content", "") if isinstance(word, dict) else word) if word else None
+def _expected_class(file: Path, model_type: str, pieces: Pieces) -> str:
+    """The class of transformers that reads the files of a folder, `""` where there are several."""
+    if model_type == "siglip" and file.name == "spiece.model":
+        return "SiglipTokenizer"
+    return "CLIPTokenizer" if pieces.kind == "tokenizers" and b'"</w>"' in pieces.data else ""
+
+
+def _siglip_options(config: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any], int | None]:
+    """What a config sets otherwise than that of the published SigLIP, and the id of padding."""
+    unusual: dict[str, Any] = {} if config.get("do_lower_case", True) else {"do_lower_case": False}
+    model = sentencepiece_model(pieces)
+    end, pad = (special_word(config, role, "SiglipTokenizer") for role in ("eos", "pad"))
+    number = None if pad is None else model.piece_to_id(pad)
+    if (end and model.piece_to_id(end) != model.eos_id()) or (pad and model.id_to_piece(number) != pad):
+        raise ArgumentError(
+            "the end of texts must be the piece that ends them in the model of sentencepiece, and padding one of its "
+            f"pieces.\nReceived: eos_token {end!r} and pad_token {pad!r}, where the model has "
+            f"{model.id_to_piece(max(model.eos_id(), 0))!r}. Correct the folder's config.",
+            ("source",),
+        )
+    return unusual | ({} if pad in (None, "</s>") else {"pad_token": pad}), number
+
+
+def _padding(config: Mapping[str, Any], pieces: Pieces, kind: str) -> int:
+    """The id of padding: that of the folder's config or its class, else of the tokenizer's file, else 0."""
+    model, word = read_pieces(pieces.data), special_word(config, "pad", kind)
+    known = model.token_to_id(word) if word else None
     return known if known is not None else (model.padding or {}).get("pad_id", 0)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit.checks import ArgumentError, check_choice, with_parameters
+from keras_vit.checks import ArgumentError, did_you_mean, with_parameters
 from keras_vit.text.cleaning import PUNCTUATION, canonicalized, joined
 from keras_vit.text.tokenizer import check_texts
 
@@ -38,15 +38,19 @@ def find_templates(templates: str | Sequence[str] | None) -> tuple[str, ...]:
     if templates is None:
         return DEFAULT_TEMPLATES
     if isinstance(templates, str) and _PLACE not in templates:
-        check_choice("templates", templates, tuple(NAMED))
+        if templates not in NAMED:
+            near = did_you_mean(templates, [*NAMED])
+            raise ArgumentError(
+                "`templates` must be 'imagenet', 'imagenet-7', or prompts with one {} each, where the class's name "
+                f"stands.\nReceived: {templates!r}, which has no {{}}.{near}"
+            )
         return tuple(_imagenet()[NAMED[templates]])
     found = tuple(check_texts("templates", templates))
     wrong = next((template for template in found if template.count(_PLACE) != 1 or "{{}" in template), None)
     if not found or wrong is not None:
         raise ArgumentError(
             "`templates` must be prompts with one {} each, where the class's name stands.\n"
-            f"Received: {'none' if wrong is None else repr(wrong)}.",
-            parameters=("templates",),
+            f"Received: {'none' if wrong is None else repr(wrong)}."
         )
     return found
 
@@ -73,11 +77,10 @@ def check_classes(classes: Any) -> tuple[str, ...]:
     """Names of classes, of which several may be equal; raises unless each is a text that is not empty."""
     if isinstance(classes, str):
         raise with_parameters(TypeError(f"`classes` must be a list of names.\nReceived: {classes!r:.60}."), "classes")
-    names = tuple(check_texts("classes", classes))
+    names = tuple(check_texts("classes", classes, "a list of texts"))
     if not names or not all(name.strip() for name in names):
         raise ArgumentError(
             "`classes` must be at least one name, and none may be empty.\n"
-            f"Received: {len(names)} names, as {names[:3]!r}.",
-            parameters=("classes",),
+            f"Received: {len(names)} names, as {names[:3]!r}."
         )
     return names

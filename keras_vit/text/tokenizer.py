@@ -9,10 +9,11 @@ import dataclasses
 import functools
 import gzip
 import importlib.resources
+import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ _HALVES = re.compile("[\ud800-\udfff]")
 _SPELLED = re.compile("▁?(<.+>)?")  # what the words of special ids are, of which there may be none
 _AT_ONCE = 8192  # texts; the libraries keep much more of each than its ids
 _CLIP_MERGES = 49152 - 256 - 2  # of the lines below the header; the others are not read
+_MOST_BYTES = 1 << 24  # of them; OpenAI's have 3 MB
 _CLIP_PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+SPECIAL_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 _SPECIAL = {"openai": ("<|startoftext|>", "<|endoftext|>"), "open_clip": ("<start_of_text>", "<end_of_text>")}
 
 
@@ -52,14 +55,24 @@ class Tokenizer:
         start_id: first id of every text, or `None`.
         end_id: last id of every text, or `None`.
         clean: what is done to a text first, a word of `keras_vit.text.cleaning.CLEANINGS`.
+        padding_side: `"right"`, or `"left"`, where a short text is padded.
+        truncation_side: the same of where a long one is cut.
     """
 
     def __init__(
-        self, pieces: Pieces, max_length: int, clean: str, pad_id: int | None = None, written_end: int | None = None
+        self,
+        pieces: Pieces,
+        max_length: int,
+        clean: str,
+        pad_id: int | None = None,
+        written_end: int | None = None,
+        padding_side: str = "right",
+        truncation_side: str = "right",
     ) -> None:
         self.max_length = check_positive_int("max_length", max_length)
         check_choice("clean", clean, tuple(CLEANINGS))
         self.pieces, self.clean, self.written_end = pieces, clean, written_end
+        self.padding_side, self.truncation_side = padding_side, truncation_side
         self.start_id, self.end_id, self.vocabulary_size, default = _facts(self._encode)
         self.pad_id = default if pad_id is None else pad_id
         if self.max_length < sum(special is not None for special in (self.start_id, self.end_id)):
@@ -74,7 +87,7 @@ class Tokenizer:
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
         """int32 `(B, max_length)` of one text or of several.
 
-        A text that is too long loses what stands before its end.
+        A text that is too long loses what stands before its end, or behind its start if it is cut on the left.
 
         Raises:
             TypeError: for what is no text.
@@ -92,10 +105,14 @@ class Tokenizer:
         encoded = (found for part in parts for found in self._encode([clean(text) for text in part]))
         for number, (row, found) in enumerate(zip(ids, encoded, strict=True)):
             lengths[number] = len(found)
-            if len(found) > self.max_length:
+            if len(found) > self.max_length and self.truncation_side == "left":
+                first = int(self.start_id is not None)
+                found = found[:first] + found[len(found) - self.max_length + first :]
+            elif len(found) > self.max_length:
                 found = found[: self.max_length]
                 found[-1] = found[-1] if self.end_id is None else self.end_id
-            row[: len(found)] = found
+            begin = self.max_length - len(found) if self.padding_side == "left" else 0
+            row[begin : begin + len(found)] = found
         if self.written_end is not None:  # CLIPA's networks were trained with another id in place of the end
             ids[ids == self.end_id] = self.written_end
         return ids, lengths
@@ -106,7 +123,8 @@ class Tokenizer:
 
     def get_config(self) -> dict[str, Any]:
         """What `__init__` takes, but for the pieces."""
-        return {name: getattr(self, name) for name in ("max_length", "clean", "pad_id", "written_end")}
+        names = ("max_length", "clean", "pad_id", "written_end", "padding_side", "truncation_side")
+        return {name: getattr(self, name) for name in names}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_encode"}
@@ -127,11 +145,11 @@ def cut_and_equal_texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[set
     return cut, [group for group in by_ids.values() if len(group) > 1]
 
 
-def check_texts(name: str, texts: Any) -> list[str]:
+def check_texts(name: str, texts: Any, rule: str = "a text or a list of texts") -> list[str]:
     """`texts` as a list; raises unless it is a `str` or a sequence of them. The order of a set follows hashes."""
     found = texts.tolist() if isinstance(texts, np.ndarray) and texts.ndim < 2 else texts
     if isinstance(found, (bytes, Mapping, Set)) or not hasattr(found, "__iter__"):
-        raise with_parameters(TypeError(f"`{name}` must be a text or a list of texts.\nReceived: {texts!r:.80}."), name)
+        raise with_parameters(TypeError(f"`{name}` must be {rule}.\nReceived: {texts!r:.80}."), name)
     found = [found] if isinstance(found, str) else list(found)
     for place, text in enumerate(found):
         if not isinstance(text, str):
@@ -142,8 +160,7 @@ def check_texts(name: str, texts: Any) -> list[str]:
         if not text.isascii() and _HALVES.search(text):
             raise ArgumentError(
                 f"`{name}` must be whole letters, and no halves of UTF-16's pairs, which no vocabulary has.\n"
-                f"Received: {text!r:.60} at {place}. Read the file as UTF-8.",
-                parameters=(name,),
+                f"Received: {text!r:.60} at {place}. Read the file as UTF-8."
             )
     return found
 
@@ -218,6 +235,11 @@ class _BySentencePiece:
         return str(self.model.id_to_piece(number))
 
 
+def sentencepiece_model(pieces: Pieces) -> Any:
+    """The own object of the library `sentencepiece`."""
+    return _BySentencePiece(pieces.data).model
+
+
 class _ByFairseq(_BySentencePiece):
     """The same in the order of fairseq: ids 0 to 3 are start, padding, end and unknown, and pieces are one further."""
 
@@ -255,7 +277,11 @@ def clip_pieces(vocabulary: bytes | None = None, software: str = "openai") -> Pi
     if vocabulary is None:
         vocabulary = (importlib.resources.files("keras_vit.text") / "vocabulary" / "clip.txt.gz").read_bytes()
     try:
-        text = (gzip.decompress(vocabulary) if vocabulary[:2] == b"\x1f\x8b" else vocabulary).decode()
+        is_gzip, file = vocabulary[:2] == b"\x1f\x8b", io.BytesIO(vocabulary)
+        data = (gzip.GzipFile(fileobj=file) if is_gzip else file).read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES:,} bytes")
+        text = data.decode()
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise _no_vocabulary("open_clip", error) from error
     merges, letters = _merges(text), _byte_letters()
@@ -283,19 +309,58 @@ def transformers_pieces(vocab: Mapping[str, int], merges: str) -> Pieces:
         merges: the text of `merges.txt`.
 
     Raises:
-        ValueError: for words of the vocabulary, other than bytes and those in `<>`, that no merge makes.
+        ValueError: as `check_pairs`.
     """
     pairs = _merges(merges)
+    check_pairs(vocab, pairs)
+    return _byte_pairs(vocab, pairs, _SPECIAL["openai"], CLIP_NORMALIZER)
+
+
+def check_pairs(vocab: Mapping[str, int], pairs: Sequence[Sequence[str]], others: Collection[int] = ()) -> None:
+    """Raises for a damaged vocabulary of CLIP's kind, by which texts would get other ids.
+
+    Args:
+        vocab: ids by words.
+        pairs: that are merged.
+        others: ids of special words, which may be outside of `vocab`.
+
+    Raises:
+        ValueError: for words, other than bytes and those in `<>`, that no merge makes; for ids that are not 0, 1, ...
+    """
     made = {"".join(pair) for pair in pairs}
     words = [word for word in vocab if len(word.removesuffix("</w>")) > 1 and not re.fullmatch("<.+>", word)]
-    if lost := [word for word in words if word not in made]:
-        raise ArgumentError(
-            "each word of a vocab.json that is no byte must be made by a merge of the merges.txt next to it.\n"
-            f"Received: {len(vocab):,} words and {len(pairs):,} merges, which do not make {len(lost):,}, as "
-            f"{lost[0]!r:.40}. The merges.txt may be cut short, or of another model.",
-            ("source",),
-        )
-    return _byte_pairs(vocab, pairs, _SPECIAL["openai"], CLIP_NORMALIZER)
+    lost = [word for word in words if word not in made]
+    rule = "each word of a vocabulary of CLIP's kind must have one id and be a byte, or be made by a merge"
+    if lost:
+        raise _damaged(rule, vocab, f"{len(pairs):,} merges, which do not make {len(lost):,}, as {lost[0]!r:.40}")
+    check_ids(vocab, others, rule)
+
+
+def check_ids(
+    vocab: Mapping[str, int],
+    others: Collection[int] = (),
+    rule: str = "each word of a vocabulary must have one id, and no id from 0 on may be left out",
+) -> None:
+    """Raises unless the ids of words, with those of `others`, are 0, 1, ..., each once; arguments as `check_pairs`."""
+    ids = [*vocab.values()]
+    if len({*ids}) < len(ids) or {*ids, *others} != {*range(len({*ids, *others}))}:
+        raise _damaged(rule, vocab, f"ids that stand twice or are left out of 0 to {max(ids)}")
+
+
+def _damaged(rule: str, vocab: Mapping[str, int], wrong: str) -> ArgumentError:
+    return ArgumentError(
+        f"{rule}.\nReceived: {len(vocab):,} words and {wrong}. The file may be cut short, or of another model.",
+        ("source",),
+    )
+
+
+def clip_rules(found: dict[str, Any]) -> dict[str, Any]:
+    """A `tokenizer.json` by the rules of transformers' CLIPTokenizer, which keeps words and merges of a file alone."""
+    special = _SPECIAL["openai"]
+    usual = json.loads(_byte_pairs(dict.fromkeys(special, 0), (), special, CLIP_NORMALIZER).data)
+    model = {name: usual["model"][name] for name in ("end_of_word_suffix", "dropout", "continuing_subword_prefix")}
+    rules = {name: usual[name] for name in ("normalizer", "pre_tokenizer")}
+    return found | rules | {"model": found["model"] | model}
 
 
 def gemma_pieces(data: bytes) -> Pieces | None:
@@ -351,29 +416,38 @@ def _merges(text: str) -> list[tuple[str, ...]]:
 
 
 def _byte_pairs(
-    vocab: Mapping[str, int], merges: Sequence[tuple[str, ...]], special: tuple[str, str], normalizer: Any
+    vocab: Mapping[str, int],
+    merges: Sequence[tuple[str, ...]],
+    special: tuple[str, str],
+    normalizer: Any,
 ) -> Pieces:
-    start, end = special
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    template = [{"SpecialToken": {"id": start, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-    split = {"type": "Split", "pattern": {"Regex": _CLIP_PIECES}, "behavior": "Removed", "invert": True}
+    # OpenAI's and OpenCLIP's code looks for these without regard to case, that of transformers in small letters alone.
+    regex = _CLIP_PIECES if normalizer else f"(?i:{'|'.join(map(re.escape, special))}|{_CLIP_PIECES})"
+    split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": True}
     to_letters = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     model = {"type": "BPE", "end_of_word_suffix": "</w>", "vocab": vocab, "merges": merges, "unk_token": None}
     tokenizer = {
         "version": "1.0",
-        "added_tokens": [{"id": vocab[word], "content": word, **flags} for word in special],
+        "added_tokens": [{"id": vocab[word], "content": word, **SPECIAL_FLAGS} for word in special],
         "normalizer": normalizer,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, to_letters]},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [*template, {"SpecialToken": {"id": end, "type_id": 0}}],
-            "pair": [*template, {"Sequence": {"id": "B", "type_id": 0}}],
-            "special_tokens": {word: {"id": word, "ids": [vocab[word]], "tokens": [word]} for word in special},
-        },
+        "post_processor": template(*((word, vocab[word]) for word in special)),
         "model": model
         | {"dropout": None, "continuing_subword_prefix": None, "fuse_unk": False, "byte_fallback": False},
     }
     return Pieces("tokenizers", json.dumps(tokenizer).encode())
+
+
+def template(start: tuple[str, int], end: tuple[str, int]) -> dict[str, Any]:
+    """What puts start and end, each a word and its id, around the ids of a text, for the library `tokenizers`."""
+    (first, last) = ({"SpecialToken": {"id": word, "type_id": 0}} for word, _ in (start, end))
+    text, other = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, text, last],
+        "pair": [first, text, other, last],
+        "special_tokens": {word: {"id": word, "ids": [number], "tokens": [word]} for word, number in (start, end)},
+    }
 
 
 def _byte_letters() -> list[str]:

@@ -28,9 +28,14 @@ from keras_vit.model.two_towers import text_tower
 from keras_vit.text.templates import prompts
 from keras_vit.weights.families.text import TEXT_LAYOUTS
 from keras_vit.weights.read import CheckpointError
+from keras_vit.weights.read.sharded import scan_any
 from keras_vit.weights.text import of_open_clip, of_transformers, read_text_checkpoint
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning"),  # images are normal
+    # Of one folder: its class leaves capitals, and the ids that it is compared with have none.
+    pytest.mark.filterwarnings("ignore:capitals become small letters:UserWarning"),
+]
 FOLDER = GOLDEN / "text" / "towers"
 INDEX = json.loads((FOLDER / "index.json").read_text())
 TOKENIZERS = GOLDEN / "text" / "tokenizers"
@@ -181,7 +186,8 @@ def test_saved_tower_embeds_the_same_texts_to_the_same_numbers(tmp_path):
     ("name", "layouts"),
     [
         ("oc_clip", ("open_clip_text", "open_clip_linear_text", "huggingface_text")),
-        ("oc_siglip", ("open_clip_linear_text", "huggingface_siglip_text", "big_vision_text")),
+        ("oc_siglip", ("open_clip_linear_text", "huggingface_siglip_text")),
+        ("bv_siglip", ("open_clip_linear_text", "huggingface_siglip_text", "big_vision_text")),
         ("tips_text", ("tips_text",)),
         ("dinotxt_text", ("dino_text",)),
     ],
@@ -197,9 +203,33 @@ def test_layout_that_is_read_is_written(name, layouts, tmp_path):
         for ours, theirs in zip(model.variables, read.variables, strict=True):
             np.testing.assert_array_equal(numpy(ours), numpy(theirs))
     for layout in TEXT_LAYOUTS.keys() - {*layouts}:
-        if name in ("tips_text", "dinotxt_text"):
-            with pytest.raises(ArgumentError, match="`format` must be one of"):
-                keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", layout)
+        with pytest.raises(ArgumentError, match="`format` must be one of"):
+            keras_vit.save_checkpoint(model, tmp_path / f"x{TEXT_LAYOUTS[layout].suffix}", layout)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "change"),
+    [
+        *(("oc_clip", "huggingface_text", change) for change in ({"causal": False}, {"pooling": "last"})),
+        *(("oc_clip", "open_clip_text", change) for change in ({"activation": "relu"}, {"pooling": "mean"})),
+        *(("oc_clip", "open_clip_text", {word: True}) for word in ("mask_padding", "scale_tokens")),
+        *(("bv_siglip", "big_vision_text", change) for change in ({"activation": "gelu"}, {"causal": True})),
+        ("bv_siglip", "big_vision_text", {"layer_norm_epsilon": 1e-5}),
+        *(("bv_siglip", "huggingface_siglip_text", change) for change in ({"pooling": "argmax"}, {"causal": True})),
+        ("bv_siglip", "huggingface_siglip_text", {"projection_bias": False}),
+        *(("tips_text", "tips_text", change) for change in ({"activation": "gelu"}, {"causal": True})),
+        *(("tips_text", "tips_text", {word: False}) for word in ("mask_padding", "scale_tokens")),
+        *(("dinotxt_text", "dino_text", change) for change in ({"activation": "quick_gelu"}, {"pooling": "last"})),
+        ("dinotxt_text", "dino_text", {"layer_norm_epsilon": 1e-6}),
+    ],
+)
+def test_tower_that_a_software_does_not_compute_is_not_written_for_it(name, layout, change, tmp_path):
+    """Each fact that its classes fix; a config says the others, as the epsilon of OpenCLIP and transformers."""
+    config = read_text_checkpoint(FOLDER / name).config(**given_of(name))
+    model = keras_vit.build_text(config.replace(**change))
+    with pytest.raises((ArgumentError, CheckpointError), match=r"must be one of|layout of a text tower must compute"):
+        keras_vit.save_checkpoint(model, tmp_path / f"x{TEXT_LAYOUTS[layout].suffix}", layout)
+    keras_vit.save_checkpoint(keras_vit.build_text(config), tmp_path / f"y{TEXT_LAYOUTS[layout].suffix}", layout)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +254,12 @@ def test_layout_that_is_read_is_written(name, layouts, tmp_path):
         ("tips_text", {"pooling": "last"}),
     ],
 )
+@pytest.mark.filterwarnings("ignore:the text tower is computed otherwise")
 def test_each_fact_that_no_tensor_says_moves_the_rows_beyond_the_bound(name, change):
-    model = keras_vit.build_text(weights=FOLDER / name, **given_of(name) | change)
     ((field, value),) = change.items()
+    is_warned = pytest.warns(UserWarning, match="otherwise than its file says: num_heads 4, where .* has 2")
+    with is_warned if field == "num_heads" else contextlib.nullcontext():
+        model = keras_vit.build_text(weights=FOLDER / name, **given_of(name) | change)
     assert model.provenance[field] == (value, "the caller")
     assert [line for line in model.load_report if line.startswith(f"{field} {value}, where ")]
     with pytest.raises(CheckpointError, match=f"{field} {value}, where "):
@@ -382,6 +415,9 @@ def test_wrong_ids_and_towers_without_texts_are_refused():
     rows = tf.function(layer, jit_compile=True)(np.array([[-1, 5, 4, -6, 0]], "int32"))  # XLA and GPUs do not raise
     assert list(np.isnan(numpy(rows)[0, :, 0])) == [True, True, False, True, False]
     kept = siglip.tokenizer
+    for wrong in ("clip", len):
+        with pytest.raises(TypeError, match=r"`tokenizer` must be one that `keras_vit\.tokenizer` opens"):
+            siglip.tokenizer = wrong
     with pytest.raises(ArgumentError, match=r"must be padded to 24 ids(?s:.*)max_length=8"):
         siglip.tokenizer = keras_vit.tokenizer(FOLDER / "hf_siglip", max_length=8)
     assert siglip.tokenizer is kept
@@ -451,6 +487,42 @@ def test_features_before_a_projection_of_equal_width_are_refused(tmp_path):
         neighbors._check_queries(bare_text.embed(["cat"]), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["hf_siglip", "hf_siglip2", "oc_siglip"])
+def test_siglip_that_has_lost_its_bias_is_refused(name, tmp_path):
+    """As without the scale; one of random numbers, or a CLIP, has none to lose."""
+    file = next(shutil.copytree(FOLDER / name, tmp_path / "x").glob("*.safetensors"))
+    save_file({key: array for key, array in load_file(file).items() if key != "logit_bias"}, file)
+    text = keras_vit.build_text(weights=file, num_heads=2)
+    image = keras_vit.build(weights=file, num_heads=2, activation="gelu", include_top=False)
+    assert text.logit_bias is image.logit_bias is None
+    given = {"classes": ["cat"], "text": text}
+    for call in (
+        lambda: keras_vit.zero_shot(image, **given),
+        lambda: keras_vit.zero_shot(image, text.embed(["cat"]), ["cat"]),
+        lambda: keras_vit.ContrastiveModel(image, text),
+    ):
+        with pytest.raises(ArgumentError, match=r"bias of the logits must be known(?s:.*)logit_bias=None"):
+            call()
+    assert keras_vit.zero_shot(image, **given, logit_bias=-9).classes == 1
+
+
+@pytest.mark.parametrize("name", ["square", "oc_clip", "oc_custom_text", "pe_core"])
+def test_image_tower_that_has_lost_its_projection_is_refused(name, tmp_path):
+    """Also where the widths are equal, and of an image tower of timm, whose projection has a bias."""
+    folder = square(tmp_path / "x") if name == "square" else shutil.copytree(FOLDER / name, tmp_path / "x")
+    file = next(file for file in folder.iterdir() if file.suffix in (".safetensors", ".pt"))
+    whole = keras_vit.build(weights=file, num_heads=2, include_top=False)
+    arrays = {
+        key: a for key, a in scan_any(file).read().items() if not re.search(r"visual(_|(\.trunk)?\.)(proj|head)", key)
+    }
+    save_file(arrays, file.with_suffix(".safetensors"))
+    image = keras_vit.build(weights=file.with_suffix(".safetensors"), num_heads=2, include_top=False)
+    assert (whole.lacks_projection, image.lacks_projection) == (True, True)
+    if name == "square":
+        with pytest.raises(ValueError, match=r"after the projections(?s:.*)of a file that has its projection"):
+            keras_vit.zero_shot(folder, classes=["cat"])
+
+
 def test_towers_of_two_sources_are_named(tmp_path):
     first = square(tmp_path / "first")
     shutil.copytree(first, tmp_path / "second")
@@ -461,6 +533,7 @@ def test_towers_of_two_sources_are_named(tmp_path):
     save_file(tensors, tmp_path / "second" / "model.safetensors")
     for make in (
         functools.partial(keras_vit.zero_shot, image, classes=["cat"], text=text),
+        functools.partial(keras_vit.zero_shot, first, classes=["cat"], text=text),
         functools.partial(keras_vit.ContrastiveModel, image, text),
     ):
         with pytest.warns(UserWarning, match=r"first.model.safetensors, the text tower of .*second.model.safetensors"):
@@ -513,7 +586,7 @@ def test_table_of_tokens_may_have_more_rows_than_clip_has_ids(tmp_path):
 def test_tower_without_its_library_says_which_extra_has_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     model = keras_vit.build_text(weights=FOLDER / "hf_siglip")
-    with pytest.raises(ValueError, match=r"(?s)tokenizer left out: sentencepiece must be installed.*\[text\]"):
+    with pytest.raises(ValueError, match=r"(?s)which has none: sentencepiece must be installed.*\[text\]"):
         model.embed(["cat"])
 
 
@@ -530,7 +603,7 @@ def test_files_that_no_tower_here_computes_are_refused(tmp_path):
         ({"layers": 3}, "num_layers 3"),
         ({"proj_type": "none"}, "proj_type 'none'"),
         ({"norm_kwargs": {"eps": 3}}, "epsilon of a norm(.|\n)*: 3 in"),
-        ({"ls_init_value": 0.1}, "ls_init_value=0.1"),
+        ({"ls_init_value": 0.1}, "layer_scale both, and none"),
         ({"scaled_cosine_attn": True}, "scaled_cosine_attn=True"),  # whose one tensor is another `logit_scale`
         ({"act_kwargs": {"approximate": "x"}}, "act_kwargs="),
     ):
@@ -540,6 +613,9 @@ def test_files_that_no_tower_here_computes_are_refused(tmp_path):
         (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": changed}))
         with pytest.raises(CheckpointError, match=match):
             keras_vit.build_text(weights=folder)
+        (folder / "bpe_simple_vocab_16e6.txt.gz").unlink()  # which OpenCLIP has itself
+        with pytest.raises(CheckpointError, match=match):
+            keras_vit.tokenizer(folder)
     config = json.loads((FOLDER / "hf_clip" / "config.json").read_text())
     shutil.copytree(FOLDER / "hf_clip", tmp_path / "x")
     for change, match in (
@@ -551,6 +627,27 @@ def test_files_that_no_tower_here_computes_are_refused(tmp_path):
             keras_vit.build_text(weights=tmp_path / "x")
     with pytest.raises(ValueError, match="must be small and positive"):
         SMALL.replace(layer_norm_epsilon=5)
+
+
+def test_layer_scale_of_openclips_text_multiplies_each_branch(tmp_path):
+    """A branch whose last matrix is divided by it gives the golden numbers again."""
+    folder = shutil.copytree(FOLDER / "oc_clip", tmp_path / "oc_clip")
+    (file,) = folder.glob("*.safetensors")
+    arrays, random = load_file(file), np.random.default_rng(0)
+    pattern = re.compile(r"(transformer\.resblocks\.\d+\.)(attn\.out_proj|mlp\.c_proj)\.bias")
+    for block, last in [match.groups() for name in arrays if (match := pattern.fullmatch(name))]:
+        scale = random.uniform(0.5, 2, arrays[f"{block}{last}.bias"].shape).astype("float32")
+        arrays[f"{block}ls_{1 if last.startswith('attn') else 2}.gamma"] = scale
+        arrays[f"{block}{last}.weight"] /= scale[:, None]
+        arrays[f"{block}{last}.bias"] /= scale
+    save_file(arrays, file)
+    config = json.loads((folder / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"]["ls_init_value"] = 0.1
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    model = keras_vit.build_text(weights=folder)
+    assert model.config.layer_scale == "both"
+    found, wanted = unit(numpy(model(expected("oc_clip")["ids"]))), expected("oc_clip")["text_unit"]
+    np.testing.assert_allclose(found, wanted, atol=UNIT)
 
 
 OTHER_CLASSES = (
@@ -626,6 +723,50 @@ def test_defaults_of_transformers_rule_where_a_config_is_silent(tmp_path):
     assert silent.config == tower("hf_siglip").config
 
 
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        *(("oc_clip", config) for config in ({}, {"model_cfg": {}}, {"model_cfg": {"text_cfg": {}}})),
+        ("hf_clip", {"model_type": "clip", "text_config": {"eos_token_id": 2}, "projection_dim": 24}),
+        ("hf_siglip2", {"model_type": "siglip", "text_config": {"model_type": "siglip_text_model"}}),
+        ("hf_tipsv2", {"model_type": "tipsv2", "text_config": {"model_type": "tipsv2_text_model"}}),
+    ],
+)
+def test_default_of_heads_is_taken_only_of_the_default_width(name, config, tmp_path):
+    """Their number is in no tensor, and that of a class belongs to its width of 512 or 768."""
+    folder = shutil.copytree(FOLDER / name, tmp_path / "x")
+    (folder / ("open_clip_config.json" if name == "oc_clip" else "config.json")).write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"heads of attention(?s:.*)num_heads=None"):
+        keras_vit.build_text(weights=folder)
+    if name == "hf_tipsv2":
+        assert keras_vit.build_text(weights=folder, num_heads=2, max_length=24).config.num_heads == 2
+
+
+def test_older_configs_of_both_towers_replace_the_newer_ones(tmp_path):
+    """With the values of transformers' classes where they are silent; the facts are those of its CLIPConfig 5.24."""
+    folder = shutil.copytree(FOLDER / "hf_clip", tmp_path / "x")
+    config = json.loads((folder / "config.json").read_text())
+
+    def built(text, vision, kind="clip"):
+        words = {"text_config_dict": text, "vision_config_dict": vision, "model_type": kind}
+        (folder / "config.json").write_text(json.dumps(config | words))
+        return keras_vit.build_text(weights=folder), keras_vit.build(weights=folder)
+
+    text, vision = config["text_config"], config["vision_config"]
+    usual, image = built(None, None)
+    silent = {name: text[name] for name in text if name not in ("hidden_act", "eos_token_id", "layer_norm_eps")}
+    towers = built(silent | {"num_attention_heads": 4}, vision | {"hidden_act": "gelu", "num_attention_heads": 4})
+    assert towers[0].config == usual.config.replace(num_heads=4, pooling="end", end_id=49407)
+    assert towers[1].config == image.config.replace(activation="gelu", num_heads=4)
+    del config["text_config"]
+    assert built(text | {"hidden_act": "gelu"}, None)[0].config == usual.config.replace(activation="gelu")
+    config["text_config"] = text | {"max_position_embeddings": 24}
+    with pytest.raises(CheckpointError, match=r"vocabulary_size 49408, and 664(?s:.*)max_length 77, and 24"):
+        built({"hidden_act": "gelu"}, None)
+    with pytest.raises(CheckpointError, match="hidden_size 768, and 32"):
+        built(None, {"hidden_act": "gelu"})
+
+
 USUAL = {  # of a silent config: heads, activation, epsilon, place, end, padding
     "clip": (8, "quick_gelu", 1e-5, "end", 49407, 1),
     "metaclip_2": (8, "quick_gelu", 1e-5, "end", 49407, 1),
@@ -668,8 +809,8 @@ def test_scale_of_tipsv2_without_one_is_that_of_its_class(tmp_path):
         ("oc_custom_text", "text.text_projection", "projection_size 24, and None"),
         ("oc_siglip", "text.text_projection.bias", "projection_bias True, and False"),
         ("bv_siglip", "params/txt/head/bias", "projection_bias True, and False"),
-        ("oc_clip", "positional_embedding", "open_clip_text without positional_embedding"),
-        ("bv_siglip", "params/txt/Embed_0/embedding", "big_vision_text without Embed_0/embedding"),
+        ("oc_clip", "positional_embedding", "must be a whole one"),
+        ("bv_siglip", "params/txt/Embed_0/embedding", "must be a whole one"),
     ],
 )
 def test_tensor_that_is_missing_is_named(name, role, said, tmp_path):
@@ -741,3 +882,19 @@ def test_tensors_of_other_architectures_are_refused_by_name(tensors, text, famil
     for opened in (lambda: keras_vit.zero_shot(tmp_path, classes=["cat"]), lambda: check_model(words)):
         with pytest.raises(CheckpointError, match=rf"(?s)towers of BERT.*with one of {re.escape(family)}"):
             opened()
+
+
+def test_words_of_errors_name_what_is_wrong(tmp_path):
+    """The word of a config, the file, and what a class list may be."""
+    for model, word in (
+        ({"text_cfg": {"embed_cls": True}}, "embed_cls, as"),
+        ({"multimodal_cfg": {}}, "multimodal_cfg, as"),
+    ):
+        with pytest.raises(CheckpointError, match=f"Received: open_clip_config.json with {word}"):
+            of_open_clip(model)
+    with pytest.raises(CheckpointError, match=r"multiple of `num_heads`(?s:.*)File: .*PE-Core-mini\.pt"):
+        keras_vit.build_text(weights=FOLDER / "pe_core", num_heads=7)
+    with pytest.raises(TypeError, match=r"`classes` must be a list of texts\.\n"):
+        keras_vit.zero_shot(FOLDER / "hf_clip", classes={"a", "b"})
+    with pytest.warns(UserWarning, match="'cat' and 'Cat' have the same ids"):
+        keras_vit.zero_shot(FOLDER / "hf_clip", classes=["cat", "Cat", "cat"])
