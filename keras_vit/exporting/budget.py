@@ -29,7 +29,7 @@ def photos_at_once(model: Any, size: Pair) -> int:
         model: a `VisionTransformer` or `ResNet`.
         size: `(H, W)` of the photos.
     """
-    return max(1, int(_MEMORY / _bytes_of_one(model.config, size)))
+    return max(1, int(_MEMORY / _bytes_of_one(model.config, _whole_patches(model.config, size))))
 
 
 def max_repeats(model: Any, size: Pair, most: int, times: float = 1) -> int:
@@ -41,7 +41,13 @@ def max_repeats(model: Any, size: Pair, most: int, times: float = 1) -> int:
         most: the wanted number.
         times: number of budgets that may be spent.
     """
-    return max(1, min(most, int(times * _WORK / flops(model.config, size).total)))
+    return max(1, min(most, int(times * _WORK / flops(model.config, _whole_patches(model.config, size)).total)))
+
+
+def _whole_patches(config: Any, size: Pair) -> Pair:
+    """`(H, W)` up to whole patches, as models of pixels pad their images."""
+    height, width = (-(-side // config.side_unit) * config.side_unit for side in size)
+    return height, width
 
 
 def trim_memory(model: Any, size: Pair) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import ArgumentError, with_parameters
+from keras_vit.config.heads import DEPTH, MAP_HEADS, WITH_NAMED_OUTPUTS
 from keras_vit.config.variants import check_image_size
 from keras_vit.exporting.budget import max_repeats
 from keras_vit.exporting.folding import count_folds
@@ -36,12 +37,14 @@ from keras_vit.model.layer_access import first_layer, is_quantized, user_operati
 from keras_vit.model.outputs import names_of_outputs
 from keras_vit.model.precision import in_precision
 from keras_vit.model.two_towers.text_tower import TextTransformer
+from keras_vit.model.two_towers.zero_shot import is_of_sigmoid_loss
 from keras_vit.pages.cards import write_card
 from keras_vit.renamed import accepts_options
 from keras_vit.text.opening import is_tokenizer_file, write_tokenizer_file
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
 _MIN_CALIBRATION = 8  # also for a slow model
+_MANY = 20_000_000  # parameters; B/16 of 86 million takes half a minute
 _WARMUP = 4  # to warm up a server, without calibration
 MAX_PHOTOS = _COMPARED + _CALIBRATION  # that are read
 MIN_PHOTOS = 32  # for calibration and comparison: with one photo, the next differed by 1.7 deviations
@@ -70,7 +73,9 @@ def export(
 
     Args:
         model: a `VisionTransformer` or `ResNet`, or a model of your own that calls one without a head as a layer, as
-            `Dense(4)(encoder(images))`; it is not changed. A last dense layer of yours is the head. Or a
+            `Dense(4)(encoder(images))`; it is not changed. A last dense layer of yours is the head. Or a `DenseModel`:
+            its file gives `logits` `(B, H, W, K)` or `depths` `(B, H, W)`, and a SavedModel takes photos as files and
+            gives `masks`, PNG files of the best class of each pixel at the photo's size, or `depths`. Or a
             `TextTransformer`: its file takes ids, int32 `(B, T)`, and gives `embeddings`, float32 `(B, E)`, with NaN
             for a text with ids that are none. The tokenizer is written next to it, as `PATH.tokenizer.json`, and of a
             SavedModel into `assets.extra`. Options of images, scores and labels are not for it.
@@ -93,7 +98,8 @@ def export(
               multiples of the patch side. All signatures of a SavedModel then take `pixels`, since a photo has no
               target size. The same holds for a model whose images have neither 1 nor 3 channels.
             - `activation`: from logits to scores, `"softmax"` or `"sigmoid"`, if the model ends in logits. By default
-              sigmoid if several labels may be right, else softmax.
+              sigmoid if several labels may be right or for a classifier of `zero_shot` of SigLIP's towers, else
+              softmax.
             - `name`: of the served model; by default that of `path`.
             - `print_fn`: takes a line before each step that may last, as `print`; by default nothing is printed.
 
@@ -116,7 +122,7 @@ def export(
         An `ExportReport`: differences, agreement, size and speed.
 
     Raises:
-        TypeError: if `model` is neither of them, or for another value of the wrong type.
+        TypeError: if `model` is none of them, or for another value of the wrong type.
         ValueError: for a format, precision, option, size, label or photo that cannot be.
         FileNotFoundError: if there are no `images` where a path says.
         FileExistsError: if something is at `path`; with `overwrite`, if no export of this package has written it.
@@ -146,13 +152,15 @@ def _image_spec(
     activation: str | None,
 ) -> tuple[ExportSpec, list[np.ndarray]]:
     """The spec of a model of images, and the photos to compare on."""
-    if activation is not None and original.output_spec.kind == "numbers":
+    of_pixels = original.output_spec.head.name in MAP_HEADS
+    if activation is not None and (of_pixels or original.output_spec.kind == "numbers"):
+        what = "is written with its logits of each pixel, or depths" if of_pixels else "answers in numbers"
         raise ArgumentError(
-            "`activation` turns logits into scores, and this model answers in numbers.\n"
-            f"Received: activation={activation!r}, {original.name!r}. Leave it out.",
-            parameters=("activation",),
+            f"`activation` turns logits into scores, and this model {what}.\n"
+            f"Received: activation={activation!r}, {original.name!r}. Leave it out."
         )
-    activation = activation or ("softmax" if original.output_spec.exclusive else "sigmoid")
+    exclusive = original.output_spec.exclusive and not is_of_sigmoid_loss(original)
+    activation = activation or ("softmax" if exclusive else "sigmoid")
     names = _check_labels(original, labels, activation)
     calibrated = facts["precision"] in format.calibrates
     compared, calibration = select_photos(images, original, calibrated, format.name)
@@ -160,7 +168,7 @@ def _image_spec(
     spec = ExportSpec(
         model=original if format.extension else in_precision(original, facts["precision"]),  # converters do it
         labels=names,
-        activation=activation if names and original.output_spec.kind == "logits" else "none",
+        activation=activation if names and original.output_spec.kind == "logits" and not of_pixels else "none",
         calibration_photos=calibration,
         calibrated_on=describe_photos(images) if calibrated else None,
         **facts,
@@ -176,8 +184,7 @@ def _text_spec(
     if precision == "int8" and not format.extension:
         raise ArgumentError(
             "a SavedModel of a text tower is in float32, bfloat16 or float16.\n"
-            'Received: precision="int8". Other formats have it.',
-            parameters=("precision",),
+            'Received: precision="int8". Other formats have it.'
         )
     original = text_in_precision(model, "float32")
     ids, what = sample_ids(original, MAX_PHOTOS)
@@ -210,7 +217,9 @@ class _Export:
 
     def report(self, overwrite: bool) -> ExportReport:
         """Writes and verifies the file."""
-        self.say(f"writing {self.request.format.name} in {self.spec.precision}")
+        parameters = self.original.count_params()
+        time = f"; {parameters:,} parameters may take a minute or more" * (parameters > _MANY)
+        self.say(f"writing {self.request.format.name} in {self.spec.precision}{time}")
         return self._export_file(overwrite) if self.request.format.extension else self._export_version()
 
     def _export_file(self, overwrite: bool) -> ExportReport:
@@ -317,13 +326,10 @@ def check_exportable(model: Any) -> None:
             f"Received: {model.name!r} with {', '.join(map(repr, own))}. Export the model from the encoder on; what is "
             "in front can be part of `preprocessing`."
         )
-    if not model.output_spec.one_row:
-        of_pixels = model.output_spec.head.axes.endswith(("H W", "H W K"))
-        hint = 'Build it with another `pooling` than "none".'
-        hint = "Models of pixels are not exported in this version." if of_pixels else hint
+    if not model.output_spec.one_row and model.output_spec.head.name not in (*MAP_HEADS, *WITH_NAMED_OUTPUTS):
         raise ValueError(
-            "an exported model gives one row for each image, (B, K) or (B, D).\n"
-            f"Received: {model.name!r} with {model.output_spec.shape}. {hint}"
+            "an exported model gives one row for each image, (B, K) or (B, D), or one for each pixel, query or point.\n"
+            f'Received: {model.name!r} with {model.output_spec.shape}. Build it with another `pooling` than "none".'
         )
 
 
@@ -331,8 +337,7 @@ def _check_activation(model: ImageModel, activation: str, classes: int) -> None:
     if classes == 1 and activation == "softmax" and model.output_spec.kind == "logits":
         raise ArgumentError(
             'the score of a single class is 1 after a softmax, whatever the image.\nReceived: activation="softmax", '
-            f'{model.name!r} with one class. Pass activation="sigmoid".',
-            parameters=("activation",),
+            f'{model.name!r} with one class. Pass activation="sigmoid".'
         )
 
 
@@ -348,14 +353,12 @@ def select_photos(
         if len(photos) < MIN_PHOTOS:
             raise ArgumentError(
                 f"int8 of {format} is calibrated on photos and compared on others, so it takes at "
-                f"least {MIN_PHOTOS}.\nReceived: {len(photos)} in `images`.",
-                parameters=("images",),
+                f"least {MIN_PHOTOS}.\nReceived: {len(photos)} in `images`."
             )
         calibration = [photo for number, photo in enumerate(photos) if number % step or number >= step * _COMPARED]
         if not any(np.ptp(photo) for photo in calibration):
             raise ArgumentError(
-                f"int8 of {format} is calibrated on photos with contents.\nReceived: `images` of one colour each.",
-                parameters=("images",),
+                f"int8 of {format} is calibrated on photos with contents.\nReceived: `images` of one colour each."
             )
     most = max(max_repeats(model, size, _CALIBRATION, _CALIBRATION // _COMPARED), _MIN_CALIBRATION)
     return compared[: max_repeats(model, size, _COMPARED)], resize_photos(calibration[:most], size)
@@ -371,15 +374,13 @@ def _prepare_model(model: ImageModel, request: Request) -> ImageModel:
         raise ArgumentError(
             "a model that Keras quantised can only become a SavedModel; other formats are quantised by their own means."
             f'\nReceived: format="{format.name}", {model.name!r}. Pass the model that it was made from, and '
-            'precision="int8".',
-            parameters=("format", "precision"),
+            'precision="int8".'
         )
     sides, max_pixels = model.input_shape[1:3], getattr(options, "max_pixels", math.inf)
     if None not in sides and max_pixels < sides[0] * sides[1]:
         raise ArgumentError(
             "`max_pixels` must leave room for an image of the model's own size.\n"
-            f"Received: max_pixels={max_pixels}, {model.name!r} for {sides[0]} x {sides[1]} pixels.",
-            parameters=("max_pixels",),
+            f"Received: max_pixels={max_pixels}, {model.name!r} for {sides[0]} x {sides[1]} pixels."
         )
     return in_precision(model, "int8" if is_quantized(model) else "float32")
 
@@ -392,8 +393,7 @@ def _resize(model: ImageModel, image_size: tuple[int | None, int | None] | str |
     if is_quantized(model):
         raise ArgumentError(
             "a quantised model keeps its size.\n"
-            f"Received: image_size={image_size}, {model.name!r}. Pass the model that it was made from.",
-            parameters=("image_size",),
+            f"Received: image_size={image_size}, {model.name!r}. Pass the model that it was made from."
         )
     sides = check_image_size(image_size, model.config)
     return with_input_shape(in_precision(model, "float32"), (*sides, model.input_shape[-1]))
@@ -403,11 +403,10 @@ def _check_labels(
     model: ImageModel, labels: Sequence[str] | np.ndarray | None, activation: str
 ) -> tuple[str, ...] | None:
     """K names, or `None` for a model without a head; raises for an activation that does not fit K."""
-    if model.output_spec.activation is None:
+    if model.output_spec.activation is None or model.output_spec.head.name == DEPTH:
         if labels is not None:
             raise ArgumentError(
-                "`labels` name the outputs of a head.\nReceived: labels for a model without a head.",
-                parameters=("labels",),
+                "`labels` name the outputs of a head.\nReceived: labels for a model without a head, or of depths."
             )
         return None
     classes = model.output_spec.size
@@ -427,8 +426,7 @@ def _check_labels(
     if wrong or len(labels) != classes:
         raise ArgumentError(
             f"`labels` must be {classes:,} names, one line of Unicode each, in the order of the classes.\n"
-            f"Received: {len(labels):,}{f', among them {wrong[0]!r}' if wrong else ''}.",
-            parameters=("labels",),
+            f"Received: {len(labels):,}{f', among them {wrong[0]!r}' if wrong else ''}."
         )
     check_same_order(model.class_names, labels, "labels")
     return labels

@@ -24,6 +24,7 @@ from keras_vit.model.layer_access import (
     dense_parts,
     is_quantized,
     norm_readers,
+    padded_shape,
     patch_embedding,
     rotary_layers,
     user_readers,
@@ -71,11 +72,16 @@ def folded_spec(spec: ExportSpec, precisions: Sequence[str], bare: bool = True) 
 def takes_pixels(spec: ExportSpec) -> bool:
     """Whether the first kernel of a float32 file takes pixels without scaling.
 
-    A hybrid's cannot: it is standardised, and the image is padded with zeros after the mean is subtracted. Nor can that
-    of a model which normalises pixels itself, or of one around an encoder whose images other layers read too.
+    A hybrid's cannot: it is standardised, and the image is padded with zeros after the mean is subtracted, as images
+    of a model of pixels may be. Nor can that of a model which normalises pixels itself, or of one around an encoder
+    whose images other layers read too, or which puts zeros around them before it cuts patches.
     """
     patches, config = patch_embedding(spec.model), spec.model.config
     if patches is None or config.resnet_stages is not None or config.pixel_statistics is not None:
+        return False
+    if patches.patch_padding:
+        return False
+    if padded_shape(spec.model, spec.model.input_shape[1:]) != spec.model.input_shape[1:]:
         return False
     if any(user_readers(spec.model, images) for images in (spec.model.input, patches.input)):
         return False

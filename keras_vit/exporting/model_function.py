@@ -23,8 +23,9 @@ def pixel_module(spec: ExportSpec) -> Any:
 
     Its method `answers` takes prepared floats `(B, H, W, C)`. Its function `pixels` takes these, or uint8
     `(B, H, W, C)` at the model's size, as `spec.takes` says. Both return a dict of float32: `features` `(B, D)`, with a
-    head `scores` `(B, K)`, and `logits` `(B, K)` if the model ends in them; or `numbers` `(B, K)`. Both take ids
-    `(B, T)` of a text tower, and return `embeddings` `(B, E)`.
+    head `scores` `(B, K)`, and `logits` `(B, K)` if the model ends in them; or `numbers` `(B, K)`. A model of
+    pixels gives `logits` `(B, H, W, K)` or `depths` `(B, H, W)` alone. Both take ids `(B, T)` of a text tower, and
+    return `embeddings` `(B, E)`.
 
     Args:
         spec: an `ExportSpec`.
@@ -43,7 +44,7 @@ def pixel_module(spec: ExportSpec) -> Any:
                 return _embeddings(self.network, images, spec)
             found = self.network(images, training=False)
             found = {name: tf.cast(tensor, tf.float32) for name, tensor in found.items()}
-            if "logits" in found:
+            if "logits" in found and spec.activation != "none":
                 found["scores"] = getattr(tf.nn, spec.activation)(found["logits"])
             return found
 

@@ -82,7 +82,8 @@ class ExportReport:
         runtime: the software that opened it; `None` without verification, as the fields below.
         images: number of real photos that were compared; int8 of LiteRT and OpenVINO is calibrated on others.
         drift: a `Drift` for each output.
-        top1_agreement: share of the photos whose best class is the model's, in [0, 1]; `None` without a head.
+        top1_agreement: share of the photos, or of the pixels of a model of these, whose best class is the model's, in
+            [0, 1]; `None` without classes.
         seconds: of one image in the file's runtime, the median of several.
         keras_seconds: the same of the Keras model as a `tf.function`.
         opening: the line of Python that opens the file in the precision that it was compared in; `None` where the

@@ -62,8 +62,7 @@ def check_arguments(
     if precision not in found.precisions:
         raise ArgumentError(
             f"`precision` must be one that the format has: {', '.join(found.precisions)}.\n"
-            f'Received: precision="{precision}", format="{format}".',
-            parameters=("precision", "format"),
+            f'Received: precision="{precision}", format="{format}".'
         )
     place = _check_path(path, found)
     if found.extension:
@@ -91,15 +90,13 @@ def check_options(format: Format, options: Mapping[str, Any] | None) -> Options:
         if owner is None:
             raise ArgumentError(
                 f"`options` of {format.title} are {', '.join(known)}.\n"
-                f"Received: options={{{name!r}: {given[name]!r}}}.{did_you_mean(name, known)}",
-                parameters=("options",),
+                f"Received: options={{{name!r}: {given[name]!r}}}.{did_you_mean(name, known)}"
             )
         owner.Options(**{name: given[name]})
         if given[name] != _defaults(owner)[name]:
             raise ArgumentError(
                 f"`{name}` is of {owner.title}; files of other formats have none.\n"
-                f'Received: {name}={given[name]!r}, format="{format.name}". Leave it out.',
-                parameters=(name, "format"),
+                f'Received: {name}={given[name]!r}, format="{format.name}". Leave it out.'
             )
     return format.Options(**{name: value for name, value in given.items() if name in known})
 
@@ -140,8 +137,7 @@ def _check_path(path: FilePath, format: Format) -> Path:
         if near := difflib.get_close_matches(path.suffix.lower(), formats, n=1, cutoff=0.8):
             raise ArgumentError(
                 "a SavedModel goes to a folder, and this name is that of a file.\n"
-                f'Received: {str(path)!r}. For a file pass format="{formats[near[0]]}"; name the folder otherwise.',
-                parameters=("format",),
+                f'Received: {str(path)!r}. For a file pass format="{formats[near[0]]}"; name the folder otherwise.'
             )
         if path.exists() and not path.is_dir():
             raise FileExistsError(

@@ -15,7 +15,7 @@ from keras_vit.annotations import Pair
 from keras_vit.checks import ArgumentError, install_hint, with_parameters
 from keras_vit.data.splits import evenly_spaced
 from keras_vit.files import expand_path, file_sha256, missing_reason
-from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, photos_below
+from keras_vit.images.photo_files import HEIC, READABLE, PassedOver, near_names, photos_below
 from keras_vit.images.pillow_formats import READABLE_KINDS, missing_package
 from keras_vit.images.read import ImageError, read_image
 from keras_vit.images.validation import BadImage, check_image, check_images, count_reasons
@@ -66,7 +66,7 @@ def load_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray
             "images",
         )
     if len(given) == 0:
-        raise ArgumentError("`images` must hold at least one photo.\nReceived: none.", parameters=("images",))
+        raise ArgumentError("`images` must hold at least one photo.\nReceived: none.")
     chosen = [given[number] for number in evenly_spaced(len(given), count)]
     return [
         _fit_channels(_shrink(_read(image) if isinstance(image, (str, Path)) else _check_photo(image)), channels)
@@ -119,15 +119,15 @@ def _files_below(folder: Path, count: int, passed: PassedOver) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise with_parameters(
-            FileNotFoundError(f"`images` must be a folder of photos.\nReceived: {folder}, which is not there."),
+            FileNotFoundError(
+                f"`images` must be a folder of photos.\nReceived: {folder}, which is not there.{near_names(folder)}"
+            ),
             "images",
         )
     files = sorted(photos_below(folder, passed=passed))
     passed.check()
     if not files:
-        raise ArgumentError(
-            f"`images` must hold at least one photo.\nReceived: {folder}, without a photo.", parameters=("images",)
-        )
+        raise ArgumentError(f"`images` must hold at least one photo.\nReceived: {folder}, without a photo.")
     kinds = ("", *READABLE) if missing_package("HEIC") else ("", *READABLE, *HEIC)
     likely = [file for file in files if file.suffix.lower() in kinds]  # to be read; a GIF comes last
     spread = [likely[number] for number in evenly_spaced(len(likely), count)] if likely else []
@@ -150,8 +150,7 @@ def _readable(folder: Path, files: Sequence[Path], count: int) -> list[Path]:
     if not good:
         raise ArgumentError(
             "`images` must hold at least one photo that can be decoded.\n"
-            f"Received: {printable(folder)}, where none can: {count_reasons(bad)}.",
-            parameters=("images",),
+            f"Received: {printable(folder)}, where none can: {count_reasons(bad)}."
         )
     check_images([], others=bad)  # warns of these
     return sorted(good)
@@ -169,7 +168,7 @@ def _read(path: str | Path) -> np.ndarray:
         ) from None
     except ImageError as error:
         raise ArgumentError(
-            f"`images` must be valid {READABLE_KINDS} files.\nReceived: {path}: {error.reason}.", parameters=("images",)
+            f"`images` must be valid {READABLE_KINDS} files.\nReceived: {path}: {error.reason}."
         ) from None
 
 
@@ -178,8 +177,7 @@ def _check_photo(image: np.ndarray) -> np.ndarray:
     if image.dtype != np.uint8 or image.ndim != 3 or 0 in image.shape:
         raise ArgumentError(
             "`images` must be photos as uint8 (H, W, C), or paths of files.\n"
-            f"Received: {image.dtype} of shape {image.shape}.",
-            parameters=("images",),
+            f"Received: {image.dtype} of shape {image.shape}."
         )
     return image
 

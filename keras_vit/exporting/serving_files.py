@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.config.heads import KEYPOINTS, SEGMENTATION
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.exporting.report import ExportReport, drift_table
 from keras_vit.exporting.serving_inputs import takes_files
@@ -127,7 +128,13 @@ def served_card(spec: ExportSpec, report: ExportReport, run_card: Card | None = 
     if spec.takes == "ids":
         return text_card(spec, report, _comparison_section(report))
     answered = spec.model.output_spec.head.name  # classes, labels or numbers
+    answered = "classes" if answered == SEGMENTATION else answered
     head = f"{len(spec.labels):,} {answered}" if spec.labels else "no head, so it gives features"
+    if spec.of_pixels:
+        head = f"{head} of each pixel" if spec.labels else f"a depth of each pixel ({spec.model.unit})"
+    elif spec.of_queries:
+        queries = f"classes for each of {spec.model.output_spec.shape[1] or 'its'} queries"
+        head = f"{spec.model.classes:,} {'heatmaps, one of each point' if answered == KEYPOINTS else queries}"
     height, width = (side or "any" for side in spec.image_size)
     sections = {
         "Model": f"A SavedModel of {spec.model.name}, version {report.path.name}, in {spec.precision}: images of "

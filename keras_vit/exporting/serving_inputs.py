@@ -3,8 +3,8 @@
 No file raises; each has a status. Photos that are decoded at once have together at most the pixels of one, and large
 ones are resized a strip of rows at a time, with the same result: 24 megapixels would have 288 MB as float32.
 `serving_default` and `features` take `image_bytes` `(B,)`; `predict_pixels` and `features_pixels` take `pixels`, uint8
-`(B, H, W, C)`. A model without a head has features only; one without an image size takes pixels only. Of a text tower
-`serving_default` takes `ids`, int32 `(B, T)`.
+`(B, H, W, C)`. A model without a head has features only; one without an image size takes pixels only. A model of pixels
+has the two without features. Of a text tower `serving_default` takes `ids`, int32 `(B, T)`.
 """
 
 import dataclasses
@@ -12,6 +12,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from keras_vit import kernels
 from keras_vit.annotations import Pair, Tensor
@@ -449,7 +451,9 @@ def write_signatures(spec: ExportSpec, place: Path) -> None:
         # Without layers, so that no object of Keras is written.
         kept.weights = list(network.get_concrete_function().variables)
     with silence():
-        signatures = (_text_signatures if spec.takes == "ids" else _signatures)(spec, network)
+        of_maps = spec.of_pixels or spec.of_queries
+        write = _text_signatures if spec.takes == "ids" else _map_signatures if of_maps else _signatures
+        signatures = write(spec, network)
         tf.saved_model.save(kept, str(place), signatures=signatures)
 
 
@@ -502,6 +506,59 @@ def _signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
         name: tf.function(function, input_signature=[given], autograph=False).get_concrete_function()
         for name, (function, given) in functions.items()
     }
+
+
+def _map_signatures(spec: ExportSpec, network: Any) -> dict[str, Any]:
+    """Of a model of pixels: masks as PNG files, or depths, of photos as files; logits or depths of pixels.
+
+    Of a model of queries: its answers for both, NaN for bad files.
+    """
+    import tensorflow as tf
+
+    files = tf.TensorSpec((None,), tf.string, "image_bytes")
+    pixels = tf.TensorSpec((None, *_pixel_sides(spec), spec.channels), tf.uint8, "pixels")
+
+    def of_files(image_bytes: Tensor) -> dict[str, Tensor]:
+        images, codes = prepare_files(image_bytes, spec)
+        found = network(images)
+        status = {"status": tf.gather(tf.constant(list(STATUSES)), codes)}
+        if "depths" in found or spec.of_queries:
+            is_good = {name: tf.reshape(codes == _OK, (-1, *[1] * (len(x.shape) - 1))) for name, x in found.items()}
+            return {name: tf.where(is_good[name], x, np.float32(np.nan)) for name, x in found.items()} | status
+        return {"masks": _mask_files(found["logits"], image_bytes, codes)} | status
+
+    def predict_pixels(pixels: Tensor) -> dict[str, Tensor]:
+        return dict(network(prepare_pixels(pixels, spec)))
+
+    functions: dict[str, tuple[Callable[..., dict[str, Tensor]], Any]] = {"predict_pixels": (predict_pixels, pixels)}
+    functions["serving_default"] = (of_files, files) if takes_files(spec) else functions["predict_pixels"]
+    return {
+        name: tf.function(function, input_signature=[given], autograph=False).get_concrete_function()
+        for name, (function, given) in functions.items()
+    }
+
+
+def _mask_files(logits: Tensor, files: Tensor, codes: Tensor) -> Tensor:
+    """PNG files `(B,)` of the best class of each pixel, at the photo's size by the nearest; empty for bad files."""
+    import tensorflow as tf
+
+    dtype = tf.uint8 if logits.shape[-1] <= 256 else tf.uint16
+    masks = tf.argmax(logits, axis=-1, output_type=tf.int32)[..., None]  # (B, h, w, 1)
+
+    def png(mask: Tensor, file: Tensor, code: Tensor) -> Tensor:
+        def encoded() -> Tensor:
+            stored, orientation = stored_size(file), read_header(file).orientation
+            size = tf.where(orientation >= 5, tf.reverse(stored, [0]), stored)
+            rows, columns = (
+                (2 * tf.range(side) + 1) * own_side // (2 * side)  # the nearest
+                for own_side, side in zip(tf.unstack(tf.shape(mask)[:2]), tf.unstack(size), strict=True)
+            )
+            return tf.io.encode_png(tf.cast(tf.gather(tf.gather(mask, rows), columns, axis=1), dtype))
+
+        return tf.cond(code == _OK, encoded, lambda: tf.constant(b""))
+
+    given = (masks, files, codes)
+    return tf.map_fn(lambda row: png(*row), given, fn_output_signature=tf.string, parallel_iterations=1)
 
 
 def _pixel_sides(spec: ExportSpec) -> tuple[int | None, int | None]:

@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.config.heads import MAP_HEADS, NAMED_OUTPUTS, WITH_NAMED_OUTPUTS
 from keras_vit.version import __version__
 
-OUTPUTS = ("logits", "scores", "numbers", "features", "embeddings")  # in this order: some clients read the first alone
+# In this order: some clients read the first alone.
+OUTPUTS = ("logits", "scores", "numbers", "depths", "features", "embeddings", *NAMED_OUTPUTS)
 TOP_K = 5  # best classes in an answer of a SavedModel
 MAX_BYTES = 8 * 2**20  # of one image file
 MAX_PIXELS = 12 * 2**20  # of one image; a phone takes 4032 x 3024, a few more would be 100 MB above the base
@@ -24,7 +26,8 @@ class ExportSpec:
             float32 for other formats.
         precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`.
         labels: K names in the order of the classes; `None` without a head.
-        activation: from logits to scores, `"softmax"` or `"sigmoid"`; `"none"` if the model ends in scores.
+        activation: from logits to scores, `"softmax"` or `"sigmoid"`; `"none"` if the model ends in scores, or answers
+            for each pixel.
         name: of the served model: letters, digits, `_`, `.` and `-`.
         calibration_photos: `(N, H, W, C)` of the model's size, as the file takes them, to calibrate int8 on; of a text
             tower ids `(N, T)`.
@@ -70,6 +73,16 @@ class ExportSpec:
     def channels(self) -> int:
         """C of the images."""
         return self.model.input_shape[-1]
+
+    @property
+    def of_pixels(self) -> bool:
+        """Whether the model answers for each pixel."""
+        return self.takes != "ids" and self.model.output_spec.head.name in MAP_HEADS
+
+    @property
+    def of_queries(self) -> bool:
+        """Whether the model answers for each of its queries, by classes with masks or boxes, or for each point."""
+        return self.takes != "ids" and self.model.output_spec.head.name in WITH_NAMED_OUTPUTS
 
     def metadata(self) -> dict:
         """The metadata of a file, ready for JSON."""

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_vit.annotations import Pair, Tensor
-from keras_vit.config.heads import UNITS
+from keras_vit.config.heads import NAMED_OUTPUTS, UNITS
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.exporting.budget import max_repeats, photos_at_once, trim_memory
 from keras_vit.exporting.report import Drift, ExportError, Runtime
@@ -32,6 +32,7 @@ BATCHES = (1, 2, 5, 8)
 # hybrid's own float32 differs by 8e-6 from float64.
 _FLOAT32 = (1e-5, 1e-5)
 _SHARES = {"bfloat16": (0.25, 0.05), "float16": (0.05, 0.01), "int8": (1.0, 0.1)}
+_MASKS = {"float32": 1e-3, "other": 0.1}  # shares of the pixels of a photo that may have another class
 _FLOOR = 1e-3  # of a deviation, for nearly constant outputs, as scores of a zero-initialised head
 _ROUNDING = 2.0**-21  # of a number in float32, by which two of them may differ
 _MAX_PATCHES = 14  # along a side of any length: attention costs the fourth power of their number
@@ -131,9 +132,11 @@ def compare(
     trim_memory(model, groups[0].shape[1:3])  # of the conversion
     spec = dataclasses.replace(spec, max_batch=min(spec.max_batch, *fitting))
     # The runtime runs first: for B/16 at 1,024 pixels it frees 1.7 GB, while TensorFlow keeps 0.8 GB.
-    found = _concatenate([answers for pixels in groups for answers in _run_batches(runtime.run, pixels, spec)])
+    parts = [answers for pixels in groups for answers in _run_batches(runtime.run, pixels, spec)]
+    found = _concatenate([*map(_pixels_as_rows, parts)] if spec.of_pixels else parts)
     trim_memory(model, groups[0].shape[1:3])  # of the runtime
-    expected = _concatenate([reference.answers(pixels, most) for pixels, most in zip(groups, fitting, strict=True)])
+    parts = [dict(reference.answers(pixels, most)) for pixels, most in zip(groups, fitting, strict=True)]
+    expected = _concatenate([*map(_pixels_as_rows, parts)] if spec.of_pixels else parts)
     _check_finite(expected, model)
     drift = _drifts(expected, found, spec)
     if runtime.photos is not None and model.preprocessing.resize != "none":
@@ -209,7 +212,7 @@ class Reference:
         import tensorflow as tf
 
         found = {name: tf.cast(tensor, tf.float32) for name, tensor in self.network(tf.constant(images)).items()}
-        if "logits" in found:
+        if "logits" in found and self.activation != "none":
             found["scores"] = getattr(tf.nn, self.activation)(found["logits"])
         return {name: tensor.numpy() for name, tensor in found.items()}
 
@@ -247,6 +250,11 @@ def _concatenate(parts: Iterable[Answers]) -> Answers:
     return joined
 
 
+def _pixels_as_rows(maps: Answers) -> Answers:
+    """Logits `(B, h, w, K)` as `(N, K)` and depths `(B, h, w)` as `(N,)`, since maps of two sizes are compared."""
+    return {name: array.reshape(-1, *array.shape[3:]) for name, array in maps.items()}
+
+
 def _drifts_of_files(
     reference: Reference, of_files: Callable[[list[bytes]], Answers], photos: Sequence[np.ndarray], spec: ExportSpec
 ) -> list[Drift]:
@@ -261,8 +269,27 @@ def _drifts_of_files(
     found = _concatenate([_run(of_files, files[start : start + spec.max_batch]) for start in starts])
     if any(status not in ("ok", b"ok") for status in np.asarray(found["status"]).tolist()):
         found = {}
+    if spec.of_pixels and "logits" in wanted:
+        return [_drift_of_masks(wanted["logits"], list(found.get("masks", ())), [photo for photo, _ in pairs], spec)]
     drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, spec)
     return [dataclasses.replace(d, output=f"{d.output} of files") for d in drifts if d.output != "logits"]
+
+
+def _drift_of_masks(
+    logits: np.ndarray, files: Sequence[bytes], photos: Sequence[np.ndarray], spec: ExportSpec
+) -> Drift:
+    """The shares of pixels of photos that have another class in a mask as PNG; 1 for one of another size."""
+    import tensorflow as tf
+
+    shares = [] if len(files) == len(photos) else [1.0]
+    for scores, file, photo in zip(logits, files, photos, strict=False):
+        sides = zip(photo.shape[:2], scores.shape[:2], strict=True)
+        rows, columns = ((2 * np.arange(n) + 1) * m // (2 * n) for n, m in sides)  # the nearest of the mask's m
+        wanted = scores.argmax(-1)[rows[:, None], columns]
+        found = tf.io.decode_png(file, dtype=tf.uint16 if scores.shape[-1] > 256 else tf.uint8).numpy()[..., 0]
+        shares.append(float(np.mean(wanted != found)) if wanted.shape == found.shape else 1.0)
+    bound = _MASKS["float32" if spec.precision == "float32" else "other"]
+    return Drift("masks of files", max(shares), float(np.mean(shares)), 0.0, bound, bound)
 
 
 def _within_limits(photo: np.ndarray, spec: ExportSpec) -> tuple[np.ndarray, bytes] | None:
@@ -277,10 +304,13 @@ def _within_limits(photo: np.ndarray, spec: ExportSpec) -> tuple[np.ndarray, byt
     return None
 
 
+_OUTPUTS = ("logits", "numbers", "depths", "features", "scores", "embeddings", *NAMED_OUTPUTS)
+
+
 def _drifts(wanted: Answers, found: Mapping[str, np.ndarray | None], spec: ExportSpec) -> list[Drift]:
     """A `Drift` of each output of the model; of numbers in standard deviations of the training data."""
     bounds = {name: _bounds(numbers, spec.precision) for name, numbers in wanted.items()}
-    if "logits" in bounds:
+    if "scores" in wanted and "logits" in bounds:
         bounds["scores"] = [min(bound, 1.0) / 2 for bound in bounds["logits"]]
     if (units := layer_named(spec.model, UNITS)) and "numbers" in wanted:
         scale, offset = np.array(units.scale), np.array(units.offset)
@@ -288,7 +318,7 @@ def _drifts(wanted: Answers, found: Mapping[str, np.ndarray | None], spec: Expor
         wanted, found = ({**each, "numbers": _standardized(each, scale, offset)} for each in (wanted, found))
         allowed = _SHARES.get(spec.precision) or _bounds(wanted["numbers"], spec.precision)
         bounds["numbers"] = [bound + rounding for bound in allowed]
-    names = [name for name in ("logits", "numbers", "features", "scores", "embeddings") if name in wanted]
+    names = [name for name in _OUTPUTS if name in wanted]
     return [_drift(name, wanted[name], found.get(name), bounds[name]) for name in names]
 
 
@@ -314,8 +344,9 @@ def _drift(output: str, wanted: np.ndarray, found: np.ndarray | None, bounds: Se
 
 
 def _agreement(wanted: Answers, found: Answers) -> float:
-    """Share of the photos whose best class is the same."""
-    expected, scores = wanted["scores"], found.get("scores")
+    """Share of the photos, or of the pixels of a model of these, whose best class is the same."""
+    output = "scores" if "scores" in wanted else "logits"
+    expected, scores = wanted[output], found.get(output)
     if scores is None or expected.shape != scores.shape:
         return 0.0
     return float((expected.argmax(axis=-1) == scores.argmax(axis=-1)).mean())

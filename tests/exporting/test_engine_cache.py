@@ -185,10 +185,37 @@ def test_damaged_network_is_converted_anew(model, folder, made):
 def test_network_that_its_engine_does_not_take_is_converted_anew(model, folder, made):
     (place,) = networks()
     (place / "network.xml").write_text("<net/>")
-    digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in place.glob("network.*")}
-    (place / "kept.json").write_text(json.dumps(digests))
+    rewrite_digests(place)
     assert_right(accelerated(model), model)
     assert made == ["openvino"]
+
+
+@pytest.mark.parametrize(
+    "photo", [np.full((9, 9, 3), np.nan), np.zeros((0, 9, 3), "uint8"), np.zeros((9, 9, 4), "uint8")]
+)
+def test_report_with_a_photo_of_no_numbers_is_damaged_whatever_its_digest(model, folder, made, photo):
+    (place,) = cache_dir("engines").glob("*/photo.npy")
+    np.save(place, photo)
+    rewrite_digests(place.parent)
+    with pytest.warns(UserWarning, match=rf"{place.parent} is of no use and is made anew: photo\.npy is "):
+        assert_right(accelerated(model), model)
+    assert accelerated(model).report.kept_on is not None
+
+
+def test_report_with_nan_is_damaged_whatever_its_digest(model, folder, made):
+    (place,) = cache_dir("engines").glob("*/report.json")
+    facts = json.loads(place.read_text())
+    facts["seconds"]["openvino"] = float("nan")
+    place.write_text(json.dumps(facts))
+    rewrite_digests(place.parent)
+    with pytest.warns(UserWarning, match=r"is made anew: report\.json has NaN for a number"):
+        assert_right(accelerated(model), model)
+
+
+def rewrite_digests(place):
+    files = [file for file in place.iterdir() if file.name != "kept.json"]
+    digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    (place / "kept.json").write_text(json.dumps(digests))
 
 
 def full(*_):
@@ -214,6 +241,19 @@ def test_engine_works_where_nothing_can_be_kept(model, name, fault, monkeypatch,
     assert "is not kept for the next call: " in said
     assert "\n" not in said
     assert list(cache_dir("engines").iterdir()) == []
+
+
+def test_engine_works_without_a_home(model, monkeypatch, recwarn):
+    monkeypatch.delenv("KERAS_VIT_CACHE")
+    homeless = RuntimeError("Could not determine home directory.")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: (_ for _ in ()).throw(homeless))
+    assert_right(accelerated(model, "tensorflow"), model)
+    (said,) = [str(warning.message) for warning in recwarn if warning.category is UserWarning]
+    assert said.startswith("nothing is kept for the next call: the cache must have a folder. Could not determine home")
+    assert said.endswith("Set KERAS_VIT_CACHE to a folder of yours.")
+    monkeypatch.setenv("KERAS_VIT_CACHE", "~nobody_here/cache")  # a wrong value is no missing one
+    with pytest.raises(ValueError, match="KERAS_VIT_CACHE"):
+        accelerated(model, "tensorflow")
 
 
 def test_who_asks_for_it_keeps_elsewhere_or_nothing(model, first, monkeypatch):

@@ -113,8 +113,12 @@ def test_what_stands_around_an_encoder_and_cannot_be_served_is_refused(fake, tmp
         export(around(encoder, "scaled"), tmp_path / "x.fake")
     with pytest.raises(TypeError, match=r"no head(?s:.*)include_top=False"):
         export(around(make_tiny(num_layers=1, classes=12), "deep"), tmp_path / "x.fake")
-    with pytest.raises(TypeError, match="one encoder that it calls as a layer"):
-        export(keras.Model(encoder.input, keras.layers.Dense(5)(encoder.output)), tmp_path / "x.fake")
+    subclassed = type("Subclassed", (keras.Model,), {"call": lambda self, x: self.encoder(x)})()
+    subclassed.encoder = encoder
+    subclassed(images(1, 20, 28, 3))
+    for model in (keras.Model(encoder.input, keras.layers.Dense(5)(encoder.output)), subclassed):
+        with pytest.raises(TypeError, match="one encoder that it calls as a layer"):
+            export(model, tmp_path / "x.fake")
 
 
 def test_softmax_over_one_class_is_refused(fake, tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.cache import DEFAULT_CACHE
 from keras_vit.checks import check_choice, check_positive_int, check_threads, with_parameters
+from keras_vit.config.heads import MAP_HEADS
 from keras_vit.exporting.budget import max_repeats
 from keras_vit.exporting.engines.cache import EngineCache, Request, open_cache
 from keras_vit.exporting.engines.engine import Engine, EngineReport
@@ -339,6 +340,8 @@ class _Comparison:
 def _activation(model: ImageModel) -> str:
     """Name of the activation from logits to the scores that are compared."""
     spec = model.output_spec
+    if spec.head.name in MAP_HEADS:
+        return "none"
     return ("softmax" if spec.exclusive else "sigmoid") if spec.kind == "logits" else "none"
 
 

@@ -12,7 +12,7 @@ import math
 import os
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -68,7 +68,8 @@ class EngineCache:
 
     def get(self) -> tuple[EngineReport, np.ndarray] | None:
         """The report of an earlier call with the same request, and a photo `(H, W, C)` that it compared."""
-        return self._cache.get(self._report_name(), _read_report)
+        channels = self.request.model.input_shape[-1]
+        return self._cache.get(self._report_name(), lambda folder: _read_report(folder, channels))
 
     def put(self, report: EngineReport, photo: np.ndarray) -> None:
         """Stores a report for `get`, unless its network could not be stored."""
@@ -123,15 +124,21 @@ class EngineCache:
         return hashlib.sha256(json.dumps([self._digest, *facts]).encode()).hexdigest()
 
 
-def _read_report(folder: Path) -> tuple[EngineReport, np.ndarray]:
-    facts = json.loads((folder / "report.json").read_text())
+def _read_report(folder: Path, channels: int) -> tuple[EngineReport, np.ndarray]:
+    facts = json.loads((folder / "report.json").read_text(), parse_constant=_refuse)
     photo = np.load(folder / "photo.npy", allow_pickle=False)
     drift = tuple(Drift(**each) for each in facts.pop("drift"))
     report = EngineReport(**facts, drift=drift)
     str(report), report.line()  # which no report of other types can write
-    if photo.ndim != 3 or photo.dtype.kind not in "uif":
-        raise ValueError(f"a photo must be (H, W, C) numbers.\nReceived: {photo.dtype} of shape {photo.shape}.")
+    if photo.ndim != 3 or photo.dtype != "uint8" or not photo.size or photo.shape[-1] != channels:
+        raise ValueError(
+            f"photo.npy is {photo.dtype} of shape {photo.shape}, and must be a photo of {channels} channels as uint8"
+        )
     return report, photo
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"report.json has {word} for a number")
 
 
 def open_cache(request: Request, cache: FilePath | None) -> EngineCache | None:
@@ -146,7 +153,8 @@ def open_cache(request: Request, cache: FilePath | None) -> EngineCache | None:
     """
     if cache is None or not (limit := max_bytes_kept()) or has_user_code(request.model):
         return None
-    folder = chosen_dir(cache, "engines")
+    if (folder := chosen_dir(cache, "engines")) is None:
+        return None
     try:
         photos = photos_fingerprint(request.images, MAX_PHOTOS)
     except (OSError, TypeError, ValueError):  # which raise again where they are read

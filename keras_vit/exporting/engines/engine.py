@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int, check_process
+from keras_vit.config.heads import MAP_HEADS
 from keras_vit.exporting.report import Drift, Runtime, drift_rows, drift_table, markdown_table
 from keras_vit.exporting.spec import OUTPUTS
 from keras_vit.images.preprocessing import is_uint8, preprocess_input
@@ -160,7 +161,8 @@ class Engine:
             training: as for a model; an engine does not train.
 
         Returns:
-            float32 `(B, K)`: logits, or scores where an activation follows the head; `(B, D)` without a head.
+            float32 `(B, K)`: logits, or scores where an activation follows the head; `(B, D)` without a head; of a
+            model of pixels `(B, H, W, K)` or `(B, H, W)`.
 
         Raises:
             TypeError: for other integers.
@@ -185,11 +187,21 @@ class Engine:
 
         Returns:
             float32 `(B, D)`.
+
+        Raises:
+            ValueError: as a call, and for a model of pixels.
         """
+        if self.output_spec.head.name in MAP_HEADS:
+            raise ValueError(
+                "features are the input of a head on a whole image.\n"
+                f"Received: an engine of {self.output_spec.head.name}. `keras_vit.features` takes the model."
+            )
         return self._answers(images, "features")["features"]
 
     def outputs(self, images: Tensor) -> dict[str, np.ndarray]:
         """All outputs for one batch: `features`, and with a head `logits` and `scores`, if there are any.
+
+        A model of pixels has `logits` or `depths` alone.
 
         Args:
             images: as for a call.

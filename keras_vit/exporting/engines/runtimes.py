@@ -60,8 +60,7 @@ def check_available(engine: str, precision: str, threads: int | None, quantized:
     if quantized:
         raise ArgumentError(
             "a model that Keras quantised runs in TensorFlow only; other engines quantise by their own means.\n"
-            f'Received: engine="{engine}". Pass the model that it was made from, and precision="int8".',
-            parameters=("engine", "precision"),
+            f'Received: engine="{engine}". Pass the model that it was made from, and precision="int8".'
         )
     writer.check_packages(precision)
     if (engine, precision) == ("openvino", "bfloat16"):

@@ -30,14 +30,10 @@ def check_engine(engine: str, precision: str, threads: int | None) -> None:
     """Raises for a precision or threads that an engine, other than `"auto"`, has on no machine."""
     if (engine, precision) in _UNSUPPORTED:
         reason, instead = _UNSUPPORTED[engine, precision]
-        raise ArgumentError(
-            f'{reason}.\nReceived: engine="{engine}", precision="{precision}". Pass {instead}.',
-            parameters=("engine", "precision"),
-        )
+        raise ArgumentError(f'{reason}.\nReceived: engine="{engine}", precision="{precision}". Pass {instead}.')
     if threads is not None and engine in ("tensorflow", "xla"):
         raise ArgumentError(
             "TensorFlow takes its number of threads once, for the whole process, before it computes anything.\n"
             f'Received: threads={threads}, engine="{engine}". Set TF_NUM_INTRAOP_THREADS before Python starts, or '
-            'pass engine="openvino" or "onnxruntime".',
-            parameters=("threads", "engine"),
+            'pass engine="openvino" or "onnxruntime".'
         )

@@ -4,10 +4,10 @@ import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from keras_vit.annotations import Pair
-from keras_vit.checks import ArgumentError, check_choice, with_parameters
+from keras_vit.checks import ArgumentError, one_of, validate, with_parameters
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.spec import ExportSpec
 
@@ -20,13 +20,12 @@ class Options:
     """The options of every format, checked. A format with more has a subclass; `export` says what each is."""
 
     image_size: Pair | str | None = None
-    activation: str | None = None
+    activation: Annotated[str, one_of(ACTIVATIONS)] | None = None
     name: str | None = None
     print_fn: Callable[[str], Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.activation is not None:
-            check_choice("activation", self.activation, ACTIVATIONS)
+        validate(self)
         size, name = self.image_size, self.name
         if size not in (None, "any") and not (isinstance(size, (tuple, list)) and len(size) == 2):
             raise with_parameters(
@@ -38,8 +37,7 @@ class Options:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*", name):
             raise ArgumentError(
                 "`name` stands in addresses, so it must be of letters, digits, `_`, `.` and `-`, and not of `.` alone."
-                f"\nReceived: name={name!r}.",
-                parameters=("name",),
+                f"\nReceived: name={name!r}."
             )
 
     def of_spec(self, any_size: bool) -> dict[str, Any]:

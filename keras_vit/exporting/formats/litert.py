@@ -130,8 +130,7 @@ def _check_size(spec: ExportSpec) -> None:
         raise ArgumentError(
             "a LiteRT file can hold 2 GB.\n"
             f"Received: {spec.name!r} with {size / 1e9:.1f} GB of weights in {what}. Pass "
-            'format="onnx" or "openvino", or precision="float16" where that is small enough.',
-            parameters=("format", "precision"),
+            'format="onnx" or "openvino", or precision="float16" where that is small enough.'
         )
 
 
@@ -196,7 +195,9 @@ def _quantize(converter: Any, spec: ExportSpec) -> bytes:
 
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = calls
-    in_float = [name for name in vars(BuiltinOperator) if name.isupper() and name not in _INT8_OPERATORS]
+    of_maps = spec.of_pixels or spec.of_queries  # a head of these in int8 is far off
+    in_int8 = _INT8_OPERATORS[1:] if of_maps else _INT8_OPERATORS
+    in_float = [name for name in vars(BuiltinOperator) if name.isupper() and name not in in_int8]
     options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=in_float)
     debugger = tf.lite.experimental.QuantizationDebugger(converter=converter, debug_options=options)
     return debugger.get_nondebug_quantized_model()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import ArgumentError, check_positive_int
+from keras_vit.checks import ArgumentError, PositiveInt
 from keras_vit.exporting.formats.format import Format, Options
 from keras_vit.exporting.onnx_graph import FIRST_OPSET, Graph, Proto, Weight, convert_model, replace_field
 from keras_vit.exporting.onnx_session import open_session, require_packages
@@ -34,15 +34,14 @@ _ALIGNMENT = 2**16  # bytes; what every system can map a file at
 class OnnxOptions(Options):
     """The options of ONNX."""
 
-    opset: int = OPSET
+    opset: PositiveInt = OPSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if check_positive_int("opset", self.opset) not in OPSETS:
+        if self.opset not in OPSETS:
             raise ArgumentError(
                 f"`opset` must be from {OPSETS[0]} to {OPSETS[-1]}, which tf2onnx can write.\n"
-                f"Received: opset={self.opset}.",
-                parameters=("opset",),
+                f"Received: opset={self.opset}."
             )
 
     def of_spec(self, any_size: bool) -> dict[str, Any]:

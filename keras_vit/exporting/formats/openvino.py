@@ -154,8 +154,7 @@ def check_bfloat16() -> None:
     if not _has_bfloat16(_openvino()):
         raise ArgumentError(
             "OpenVINO computes in bfloat16 where the processor has instructions for it.\n"
-            'Received: precision="bfloat16" on a processor without them. Pass precision="float32" or "int8".',
-            parameters=("precision",),
+            'Received: precision="bfloat16" on a processor without them. Pass precision="float32" or "int8".'
         )
 
 
@@ -298,6 +297,9 @@ def _quantize(openvino: Any, nncf: Any, network: Any, spec: ExportSpec) -> Any:
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
     _fence(openvino, network)
+    in_float = ["ScaledDotProductAttention"]
+    if spec.of_pixels or spec.of_queries:  # a head of maps in int8 is far off
+        in_float += ["Convolution", "ConvolutionBackpropData"]
     advanced = nncf.AdvancedQuantizationParameters(
         overflow_fix=nncf.OverflowFix.ENABLE if spec.portable else nncf.OverflowFix.DISABLE,
         activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX,  # means clip values: 0.16
@@ -309,9 +311,7 @@ def _quantize(openvino: Any, nncf: Any, network: Any, spec: ExportSpec) -> Any:
         nncf.Dataset([photo[None] for photo in spec.calibration_photos]),
         model_type=nncf.ModelType.TRANSFORMER,
         subset_size=len(spec.calibration_photos),
-        ignored_scope=nncf.IgnoredScope(
-            names=_attention_matmuls(network), types=["ScaledDotProductAttention"], validate=False
-        ),
+        ignored_scope=nncf.IgnoredScope(names=_attention_matmuls(network), types=in_float, validate=False),
         advanced_parameters=advanced,
     )
 

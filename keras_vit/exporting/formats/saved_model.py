@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import ArgumentError, check_flag, check_positive_int
+from keras_vit.checks import ArgumentError, PositiveInt
+from keras_vit.config.heads import NAMED_OUTPUTS
 from keras_vit.exporting.formats.format import Format, Options
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.spec import MAX_BATCH, MAX_BYTES, MAX_PIXELS, TOP_K, ExportSpec
@@ -22,22 +23,18 @@ _NUMBERS = ("top_k", "max_bytes", "max_pixels", "max_batch")
 class SavedModelOptions(Options):
     """The options of a SavedModel."""
 
-    top_k: int = TOP_K
-    max_bytes: int = MAX_BYTES
-    max_pixels: int = MAX_PIXELS
-    max_batch: int = MAX_BATCH
+    top_k: PositiveInt = TOP_K
+    max_bytes: PositiveInt = MAX_BYTES
+    max_pixels: PositiveInt = MAX_PIXELS
+    max_batch: PositiveInt = MAX_BATCH
     jit_compile: bool = False
     card: Card | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_flag("jit_compile", self.jit_compile)
-        for name in _NUMBERS:
-            check_positive_int(name, getattr(self, name))
         if self.max_bytes not in _BYTES:
             raise ArgumentError(
-                f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={self.max_bytes}.",
-                parameters=("max_bytes",),
+                f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={self.max_bytes}."
             )
 
     def of_spec(self, any_size: bool) -> dict[str, Any]:
@@ -75,7 +72,8 @@ class SavedModel(Format):
             return found
 
         def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-            wanted = {"features_pixels": ("features",), "predict_pixels": ("logits", "scores", "numbers")}
+            of_head = ("logits", "scores", "numbers", "depths", *NAMED_OUTPUTS)
+            wanted: dict[str, tuple[str, ...]] = {"features_pixels": ("features",), "predict_pixels": of_head}
             if signatures.keys().isdisjoint(wanted):
                 wanted = {"serving_default": ("embeddings",)}
             return answers(pixels, **{name: outputs for name, outputs in wanted.items() if name in signatures})
@@ -86,9 +84,13 @@ class SavedModel(Format):
             return answers(pixels, **{name: tuple(signatures[name].outputs)})
 
         def photos(files: Sequence[bytes]) -> dict[str, np.ndarray]:
-            wanted = {"features": ("features", "status"), "serving_default": ("scores", "numbers")}
+            wanted: dict[str, tuple[str, ...]] = {
+                "features": ("features", "status"),
+                "serving_default": ("scores", "numbers"),
+            }
+            if "features" not in signatures:
+                wanted = {"serving_default": ("depths", "masks", "status", *NAMED_OUTPUTS)}
             return answers(list(files), **wanted)
 
-        return Runtime(
-            f"tensorflow {tf.__version__}", run, answer, photos if "features" in signatures else None, prepares=True
-        )
+        takes_files = "image_bytes" in signatures["serving_default"].inputs
+        return Runtime(f"tensorflow {tf.__version__}", run, answer, photos if takes_files else None, prepares=True)
