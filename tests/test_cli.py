@@ -100,6 +100,9 @@ def test_info_tells_every_fact_and_where_the_file_is(run, monkeypatch, tmp_path)
         _, narrow, _ = run("weights", "info", "imagenet21k", "--model", "ViTB16")
     assert [line for line in narrow if len(line) >= 80 and len(line.split()) > 2] == []  # a URL stays whole
     assert " ".join(narrow).split() == " ".join(lines).split()
+    _, lines, _ = run("weights", "info", "virchow2")
+    facts = dict(line.split(None, 1) for line in lines)
+    assert facts["bytes"] == "~2525 MB, by its parameters in float32"  # 631,239,424 of four bytes
     _, lines, _ = run("weights", "info", "sam")
     variants = [record.variant for record in list_weights() if record.name == "sam"]
     assert [line.split()[1] for line in lines if line.startswith("variant ")] == variants
@@ -386,3 +389,26 @@ def test_option_stands_for_an_argument_that_the_error_names_and_for_no_other():
         "`--image-size` must be. Received: --image-size 3, start_image_size=2. Pass `--image-size 4`, --overwrite."
     )
     assert cli._error_text(ValueError(text)) == " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("embed", "fotos", "--model", "B/16", "--out", "new"), "photos"),
+        (("predict", "fotos", "--model", "B/16"), "photos"),
+        (("predict", "photos", "--model", "rum"), "run"),
+        (("evaluate", "run", "--data", "./fotos"), "photos"),
+        (("pack", "./fotos", "new"), "photos"),
+        (("look", "B/16", "fotos", "--out", "new"), "photos"),
+        (("duplicates", "vektors"), "vectors"),
+        (("search", "vektors", "a dog", "--model", "clip/B16"), "vectors"),
+        (("export", "rum", "x.onnx"), "run"),
+        (("predict", "photos", "--model", "B/16", "--engine", "auto", "--images", "fotos"), "photos"),
+    ],
+)
+def test_name_nearly_that_of_a_folder_is_followed_by_that(words, meant, tmp_path, monkeypatch, run):
+    for folder in ("photos", "vectors", "run"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = run(*words)
+    assert (code, f"Did you mean '{meant}'" in errors[-1]) == (1, True), errors

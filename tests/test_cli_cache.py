@@ -29,9 +29,8 @@ def ours():
     """One thing of ours in each part, and two in some."""
     with FaultServer(size=1_000_000) as server:
         fetch(RemoteFile(server.url("ok"), NAME, size=len(server.content)))
-    part = put(cache_dir() / "broken.npz.part")
-    keys = ("url", "etag", "last_modified", "size", "md5", "sha256")
-    put(cache_dir() / "broken.npz.part.json", json.dumps(dict.fromkeys(keys)).encode())
+    part = put(cache_dir() / ".keras_vit-broken.npz.part")
+    put(cache_dir() / ".keras_vit-broken.npz.part.json")
     os.utime(part, (0, 0))
     for folder, digits in ((cache_dir("features"), 64), (cache_dir("shards"), 32)):
         folder.mkdir()
@@ -49,7 +48,8 @@ def theirs(tmp_path):
     outside = put(tmp_path / "outside" / f"{'d' * 64}.npz", b"PK\x03\x04")
     files = [
         put(cache_dir() / "mine.npz"),  # without a note
-        put(cache_dir() / "young.npz.part"),
+        put(cache_dir() / ".keras_vit-young.npz.part"),
+        put(cache_dir() / "browser.npz.part"),
         put(cache_dir("features") / f"{'e' * 64}.npz", b"no archive"),
         put(cache_dir("features") / "mine.npz", b"PK\x03\x04"),
         put(cache_dir("compiled") / "mine" / "jit_step-cache"),

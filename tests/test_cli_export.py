@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 from conftest import ROOT, assert_one_line, make_tiny
@@ -64,6 +65,13 @@ def test_run_is_exported_with_the_names_of_its_classes(run, fake, trained, photo
     assert [line.split()[0] for line in lines[-3:]] == ["logits", "features", "scores"]
     assert max(map(len, lines[5:])) < 80
     assert json.loads((tmp_path / "x.onnx").read_text())["labels"] == NAMES
+
+
+def test_large_model_is_said_to_take_a_while(run, fake, trained, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_vit.exporting.export._MANY", 1_000)
+    _, lines, _ = run(trained, tmp_path / "x.onnx", "--format", "onnx", "--images", photos)
+    count = keras.saving.load_model(trained / "best.keras").count_params()
+    assert lines[1] == f"writing onnx in float32; {count:,} parameters may take a minute or more"
 
 
 def test_options_reach_the_function(run, fake, trained, photos, tmp_path, monkeypatch):

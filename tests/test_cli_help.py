@@ -39,6 +39,8 @@ ARGUMENTS = [
 def test_every_command_is_looked_at():
     words = [
         "finetune",
+        "pretrain",
+        "distil",
         "evaluate",
         "embed",
         "duplicates",
@@ -47,6 +49,7 @@ def test_every_command_is_looked_at():
         "predict",
         "segment",
         "depth",
+        "inspect",
         "recipes",
         "look",
         "pack",
@@ -174,6 +177,15 @@ def test_packages_that_commands_do_not_need_are_hidden_while_keras_is_imported(
             importlib.import_module("sklearn")
     assert hidden == [name for name in terminal._OTHERS if name != "jax" or is_hidden]
     assert not any(name in sys.modules for name in names)
+
+
+def test_user_without_a_home_has_no_file_of_keras(monkeypatch):
+    def no_home(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.expanduser", no_home)
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    assert not terminal._may_use_jax()
 
 
 def test_what_was_imported_before_is_not_hidden(monkeypatch):

@@ -152,7 +152,9 @@ class Signalling:
             os.kill(os.getpid(), self.signal_sent)
 
 
-@pytest.mark.parametrize(("signal_sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signal_sent", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.nightly)]
+)
 def test_signal_to_this_process_is_one_line_and_keeps_the_last_model(run, tmp_path, monkeypatch, signal_sent, code):
     """As in a process of its own, but for the start of TensorFlow (C1)."""
     monkeypatch.setattr(sys, "stdout", Signalling(sys.stdout, signal_sent, "epoch  1/"))

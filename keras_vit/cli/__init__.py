@@ -1,4 +1,4 @@
-"""The command line: models and weights, training in `keras-vit finetune|predict|recipes`, evaluation, and `export`.
+"""The command line: models and weights, training in `keras-vit finetune|pretrain|distil`, evaluation, and `export`.
 
 A command is a generator of lines for the output, over one public function. What fails is one line on the
 error stream and exit code 1. Wrong usage is 2, Ctrl-C 130, SIGTERM 143 and a pipe that nobody reads 141, as
@@ -27,6 +27,7 @@ from keras_vit.cli import (
     engines,
     evaluation,
     export_command,
+    inspect_command,
     maps,
     predict,
     training,
@@ -43,7 +44,15 @@ from keras_vit.version import __version__
 from keras_vit.weights.download import DownloadError
 
 # What functions call a parameter, the command line an option.
-_SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *data_commands.SAME_NAME, *maps.OPTIONS)
+_SAME_NAME = (
+    "grid",
+    "out",
+    "processes",
+    *export_command.SAME_NAME,
+    *data_commands.SAME_NAME,
+    *maps.OPTIONS,
+    *inspect_command.OPTIONS,
+)
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
 _OPTIONS |= {"num_heads": "--heads", "top": "--top", "top_k": "--top", "split": "--split", "overwrite": "--overwrite"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "protocol", *engines.OPTIONS)}
@@ -225,7 +234,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
-        hint = did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2])) if wrong else ""
+        hint = did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2]), 0.6) if wrong else ""
         hint = f" {_MOVED[wrong[1]]}" if wrong and wrong[1] in _MOVED else hint
         super().error(f"{message}{'.' * bool(hint)}{hint}")
 
@@ -264,6 +273,7 @@ def _parser() -> _Parser:
     training.add_commands(top, command)
     predict.add_commands(top, command)
     maps.add_commands(top, command)
+    inspect_command.add_commands(top, command)
     evaluation.add_commands(top, command)
     data_commands.add_embed(top, command)
     data_commands.add_duplicates(top, command)

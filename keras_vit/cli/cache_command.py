@@ -97,6 +97,8 @@ def add_commands(top: object, command: Callable[..., ArgumentParser]) -> None:
 
 
 def cache(arguments: Namespace) -> Iterator[str]:
+    if cache_dir().exists() and not cache_dir().is_dir():
+        raise NotADirectoryError(f"the cache must be a folder.\nReceived: {cache_dir()}. Set KERAS_VIT_CACHE to one.")
     if arguments.empty is None:
         yield from columns([("part", "count", "size", "oldest", "what it is"), *map(_row, _PARTS.values())])
         yield f"in {printable(cache_dir())}"

@@ -14,8 +14,8 @@ from keras_vit.cli.terminal import check_data, loading, path, quiet_start, say_e
 from keras_vit.config.datasets import SHARD_BYTES, SHARD_FORMATS, check_shard_bytes
 from keras_vit.embedding.duplicates import THRESHOLD, near_duplicates
 from keras_vit.embedding.loaders import OUTPUTS
+from keras_vit.embedding.manifest import FORMS
 from keras_vit.embedding.neighbors import SEARCHES, as_rows
-from keras_vit.embedding.part_files import FORMS
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.files import check_new_dir
 from keras_vit.pages.formatting import plural, printable
@@ -46,7 +46,7 @@ def add_pack(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 def pack(arguments: Namespace) -> Iterator[str]:
     check_data(arguments.data)
-    check_seed(arguments.seed)
+    check_seed("seed", arguments.seed)
     check_shard_bytes(arguments.shard_bytes)
     check_new_dir(Path(os.path.abspath(arguments.out)))
     yield loading(arguments.data)
@@ -55,7 +55,7 @@ def pack(arguments: Namespace) -> Iterator[str]:
     options = {name: getattr(arguments, name) for name in ("format", "shard_bytes", "seed", "on_bad_image")}
     shards = keras_vit.pack(arguments.data, arguments.out, **options)
     size = sum(shard.stat().st_size for shard in shards)
-    yield f"wrote {len(shards):,} shards of {size / 1e6:,.1f} MB to {printable(arguments.out)}"
+    yield f"wrote {plural(len(shards), 'shard')} of {size / 1e6:,.1f} MB to {printable(arguments.out)}"
 
 
 def add_embed(top: Any, command: Callable[..., ArgumentParser]) -> None:
@@ -108,13 +108,14 @@ def add_embed(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 
 def embed(arguments: Namespace) -> Iterator[str]:
-    from keras_vit.embedding.job import JobOptions, check_job, cluster_shard, describe_broken
+    from keras_vit.embedding.job import JobOptions, check_job, check_some_read, cluster_shard, describe_broken
     from keras_vit.embedding.job import embed as run_job
 
     if arguments.check:
         manifest, broken = check_job(arguments.out, _say)
         rows = f"{plural(manifest.photos, 'row')} in {plural(manifest.parts, 'part')}"
         yield f"{rows}, all whole; {describe_broken(arguments.out, broken)}"
+        check_some_read(arguments.out, manifest, broken)
         return
     for name, value in (("PHOTOS", arguments.photos), ("--model", arguments.model)):
         if not value:
@@ -208,9 +209,12 @@ def add_search(top: Any, command: Callable[..., ArgumentParser]) -> None:
     new = command(top, "search", search, summary, 'keras-vit search vectors "a red car" --model clip-folder')
     new.add_argument("vectors", metavar="VECTORS", type=path, help="folder that keras-vit embed wrote")
     new.add_argument("texts", metavar="TEXT", nargs="+", help="what the photos show")
-    new.add_argument("--model", required=True, metavar="MODEL", help="of the vectors, with both towers")
+    new.add_argument(
+        "--model", required=True, metavar="MODEL", help="the model that made the vectors, with its text tower"
+    )
     new.add_argument("-k", type=int, default=10, metavar="K", help="photos of a text; by default 10")
-    new.add_argument("--page", type=path, metavar="FOLDER", help="of search.html with pictures; by default none")
+    words = "also write search.html, with pictures, into this folder; by default none"
+    new.add_argument("--page", type=path, metavar="FOLDER", help=words)
     where = "folder of the photos on the page, if they were moved; by default that in which embed found them"
     new.add_argument("--photos-in", type=path, metavar="FOLDER", help=where)
     new.add_argument("--json", action="store_true", help="print JSON, for programs")

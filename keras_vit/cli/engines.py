@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.checks import ArgumentError, check_positive_int
 from keras_vit.cli.terminal import path
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES, check_engine
+from keras_vit.images.photo_files import near_names
 from keras_vit.pages.formatting import printable
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def check_options(arguments: Namespace) -> None:
         check_engine(arguments.engine, arguments.precision or "float32", arguments.threads)
     if arguments.calibration is not None and not arguments.calibration.exists():
         raise ArgumentError(
-            f"`images` must be a folder of photos.\nReceived: {printable(arguments.calibration)}; nothing is there.",
+            f"`images` must be a folder of photos.\nReceived: {printable(arguments.calibration)}; nothing is there."
+            + near_names(arguments.calibration),
             parameters=("images",),
         )
 

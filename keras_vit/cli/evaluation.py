@@ -26,7 +26,7 @@ from keras_vit.cli.models import (
 from keras_vit.cli.terminal import check_data, check_photos_exist, loading, path, quiet_start
 from keras_vit.config.datasets import PROTOCOLS, check_protocol, vtab_names
 from keras_vit.config.variants import RESNETS
-from keras_vit.pages.formatting import columns, printable, printable_json
+from keras_vit.pages.formatting import columns, plural, printable, printable_json
 from keras_vit.pages.html import PAGE, check_new_folder, check_page
 from keras_vit.runs.options import ON_BAD_IMAGE
 from keras_vit.tasks import DEFAULT, find_task
@@ -40,7 +40,7 @@ _KINDS = ("fewshot", "linear", "knn")  # of probes; what is no probe measures th
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds these commands to the parser; `command` makes one."""
-    summary = "measure a trained model on labelled images, or a probe on what its head would read"
+    summary = "measure a model on labelled images; with --probe, a small classifier on its features"
     _add_evaluate(command(top, "evaluate", evaluate, summary, "keras-vit evaluate run --split test"))
     summary = "measure a model on those of the 19 tasks of VTAB-1k whose data are prepared on this machine"
     _add_vtab(command(top, "vtab", vtab, summary, "keras-vit vtab B/16 --weights augreg-imagenet21k"))
@@ -99,8 +99,8 @@ def _model_and_source(arguments: Namespace, open_source: Callable[..., Any]) -> 
         model, run = load_model_and_run(arguments, arguments.probe is None)
         _check_real(arguments.real, run)
         _check_windows(arguments, run)
-        if (arguments.data, arguments.masks) != (None, None):
-            run = dataclasses.replace(run, task=run.task.of_data(arguments.masks))
+        if (arguments.data, arguments.masks, arguments.depths) != (None, None, None):
+            run = dataclasses.replace(run, task=run.task.of_data(masks=arguments.masks, depths=arguments.depths))
         options["targets"] = find_task().targets() if arguments.probe else run.task.targets(run.class_names)
         seed = run.seed if arguments.seed is None else arguments.seed
         return model, run, open_source(arguments.data or _run_data(run), seed=seed, **options)
@@ -208,7 +208,7 @@ def _check_options(arguments: Namespace) -> None:
             if number is not None:
                 check_positive_int(name, number)
     if arguments.seed is not None:
-        check_seed(arguments.seed)
+        check_seed("seed", arguments.seed)
     if arguments.train_split is not None:
         check_split(arguments.train_split)
     if arguments.page is not None:
@@ -232,10 +232,10 @@ def _check_real(file: Path | None, run: "RunFacts") -> None:
 
 def _check_windows(arguments: Namespace, run: "RunFacts | None") -> None:
     name = "segmentation" if run is None else run.task.name
-    if arguments.windows and (name != "segmentation" or arguments.engine or arguments.probe):
+    if arguments.windows and (name not in ("segmentation", "depth") or arguments.engine or arguments.probe):
         found = "--engine" if arguments.engine else "--probe" if arguments.probe else f"a model of {name}"
         raise ValueError(
-            "`--windows` is for a model of classes of pixels, without `--engine` and `--probe`.\n"
+            "`--windows` is for a model of classes or depths of pixels, without `--engine` and `--probe`.\n"
             f"Received: --windows and {found}. Leave it out."
         )
 
@@ -278,7 +278,7 @@ def _division_lines(source: Any, split: str, is_named: bool) -> Iterator[str]:
 def _probe_lines(result: Any, source: Any) -> Iterator[str]:
     from keras_vit.evaluation.page import PROBE_COLUMNS, class_lines, probe_rows
 
-    counts = f"{result.train_images:,} training and {result.test_images:,} test images"
+    counts = f"{result.train_images:,} training and {plural(result.test_images, 'test image')}"
     yield f"{result.kind} probe on {counts} of {printable(source.name)}"
     if result.skipped:
         yield f"left out, as a class has fewer training images: {', '.join(map(str, result.skipped))} shots"
@@ -316,7 +316,9 @@ def _add_evaluate(new: ArgumentParser) -> None:
     new.add_argument("--data", metavar="DATA", help="labelled photos, as for finetune; by default those of the run")
     masks = "folder or layout of the masks of --data, of a model of pixels; by default that of a layout of the run"
     new.add_argument("--masks", metavar="MASKS", help=masks)
-    slide = "of a model of pixels: slide windows over photos as segment does, in place of each resized whole"
+    depths = "folder of the depth maps of --data, of a model of depths; by default depths next to images in --data"
+    new.add_argument("--depths", metavar="DEPTHS", help=depths)
+    slide = "of a model of pixels: answer as segment or depth does for photos of any size, not for each resized whole"
     new.add_argument("--windows", action="store_true", help=slide)
     several = (
         "train, validation, test, or several, as train+test; by default test, or all images of a --data without splits"
@@ -401,6 +403,7 @@ def look(arguments: Namespace) -> Iterator[str]:
         import keras_vit.api as keras_vit
     model, run = load_model_and_run(arguments, needs_head=False)
     check_top(arguments.top, model)
+    yield f"looking at {plural(len(arguments.images), 'photo')} ..."
     page = keras_vit.look(
         model,
         arguments.images,

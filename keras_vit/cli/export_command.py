@@ -31,6 +31,7 @@ from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, PRECISIONS
 from keras_vit.exporting.report import check_report
 from keras_vit.exporting.request import check_arguments
 from keras_vit.exporting.spec import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
+from keras_vit.images.photo_files import near_names
 from keras_vit.pages.formatting import printable
 from keras_vit.tasks.task import TOP
 
@@ -166,7 +167,8 @@ def _check_options(arguments: Namespace) -> None:
         _check_report(arguments.report)
     if arguments.images is not None and not arguments.images.exists():
         raise ArgumentError(
-            f"`images` must be a folder of photos.\nReceived: {printable(arguments.images)}; nothing is there.",
+            f"`images` must be a folder of photos.\nReceived: {printable(arguments.images)}; nothing is there."
+            + near_names(arguments.images),
             parameters=("images",),
         )
     check_zero_shot_options(arguments)
@@ -193,14 +195,12 @@ def _check_outputs(arguments: Namespace, labels: Sequence[str] | None) -> None:
     if labels is not None and run.class_names is not None and len(labels) != len(run.class_names):
         raise ArgumentError(
             f"`labels` must be {len(run.class_names):,} names, one line of Unicode each, in the order of the classes.\n"
-            f"Received: {len(labels):,}.",
-            parameters=("labels",),
+            f"Received: {len(labels):,}."
         )
     if arguments.activation is not None and (run.task.head is None or HEAD_KINDS[run.task.head].output != "logits"):
         raise ArgumentError(
             "`activation` turns logits into scores, and this run has none.\n"
-            f"Received: activation={arguments.activation!r} for a model of {run.task.name}. Leave it out.",
-            parameters=("activation",),
+            f"Received: activation={arguments.activation!r} for a model of {run.task.name}. Leave it out."
         )
 
 

@@ -167,8 +167,7 @@ def _check(arguments: Namespace, columns: Sequence[str]) -> None:
     if _is_run(place) and arguments.encoder is not None:
         raise ArgumentError(
             f"`encoder` is for a head that is published alone.\nReceived: --encoder {arguments.encoder} for a whole "
-            "model. Leave it out.",
-            parameters=("encoder",),
+            "model. Leave it out."
         )
     if arguments.out.is_dir() and arguments.overwrite:
         check_table_place(arguments.out / TABLE, columns[:2])
@@ -209,20 +208,25 @@ def file_names(photos: Sequence[Photo], given: Sequence[Path]) -> Iterator[str]:
         photos: of `find_photos`.
         given: the places that were named.
     """
-    folders = [str(place).rstrip(os.sep) + os.sep for place in given if os.path.isdir(place)]
     taken: set[str] = set()
-    for photo in photos:
-        above = next((folder for folder in folders if photo.name.startswith(folder)), None)
-        whole = photo.name.removeprefix(above) if above is not None else photo.name
-        if above is None and isinstance(photo.place, str):
-            whole = os.path.basename(whole)
-        name = "/".join(part for part in whole.split("/") if part not in ("", ".", ".."))
+    for name in names_below(photos, given):
         stem = os.path.splitext(name)[0]
         number, found = 2, stem
         while found.casefold() in taken:
             found, number = (name, number) if found == stem != name else (f"{stem}-{number}", number + 1)
         taken.add(found.casefold())
         yield found
+
+
+def names_below(photos: Sequence[Photo], given: Sequence[Path]) -> Iterator[str]:
+    """The path of each photo below the folder that was given, with its suffix, or its name; arguments as above."""
+    folders = [str(place).rstrip(os.sep) + os.sep for place in given if os.path.isdir(place)]
+    for photo in photos:
+        above = next((folder for folder in folders if photo.name.startswith(folder)), None)
+        whole = photo.name.removeprefix(above) if above is not None else photo.name
+        if above is None and isinstance(photo.place, str):
+            whole = os.path.basename(whole)
+        yield "/".join(part for part in whole.split("/") if part not in ("", ".", ".."))
 
 
 def _segments(arguments: Namespace, model: Any, task: Any) -> _Writer:
@@ -253,13 +257,13 @@ def _segments(arguments: Namespace, model: Any, task: Any) -> _Writer:
         order = [place for place in (-counts).argsort(kind="stable") if counts[place]]
         shares = [(place, f"{printable(class_names[place])} {counts[place] / classes.size:.2%}") for place in order]
         facts = {"height": classes.shape[0], "width": classes.shape[1]}
-        facts |= {"mask": _save(image, arguments.out, f"masks/{name}.png")}
+        facts |= {"mask": save_picture(image, arguments.out, f"masks/{name}.png")}
         facts |= {"shares": "; ".join(words for _, words in shares[:_SHARES])}
         if arguments.overlay:
-            photo, shown = _made_smaller(pixels), _made_smaller(classes)
+            photo, shown = made_smaller(pixels), made_smaller(classes)
             legend = [(tuple(colors[place].tolist()), words) for place, words in shares[:_LEGEND]]
             picture = with_legend(paint(shown, colors, photo), legend)
-            facts |= {"overlay": _save(Image.fromarray(picture), arguments.out, f"overlays/{name}.png")}
+            facts |= {"overlay": save_picture(Image.fromarray(picture), arguments.out, f"overlays/{name}.png")}
         return facts
 
     return write
@@ -285,14 +289,14 @@ def _depths(arguments: Namespace, model: Any, task: Any) -> _Writer:
             note.add_text("unit", str(find.unit))
             note.add_text("step", repr(step))
             image = Image.fromarray(levels)
-            facts |= {"step": repr(step), "png": _save(image, arguments.out, f"depths/{name}.png", pnginfo=note)}
+            facts |= {"step": repr(step), "png": save_picture(image, arguments.out, f"depths/{name}.png", pnginfo=note)}
         if arguments.values != "png":
-            place = _place(arguments.out, f"depths/{name}.npy")
+            place = place_in(arguments.out, f"depths/{name}.npy")
             with atomic_write(place) as part, open(part, "wb") as file:
                 np.save(file, values)
             facts |= {"npy": f"depths/{name}.npy"}
-        picture = paint_depths(_made_smaller(values), str(find.unit))
-        return facts | {"picture": _save(Image.fromarray(picture), arguments.out, f"pictures/{name}.png")}
+        picture = paint_depths(made_smaller(values), str(find.unit))
+        return facts | {"picture": save_picture(Image.fromarray(picture), arguments.out, f"pictures/{name}.png")}
 
     return write
 
@@ -311,21 +315,21 @@ def step_of(unit: str | None, depth_range: Sequence[float] | None, largest: floa
     return _MILLIMETRES if most <= _LARGEST * _MILLIMETRES else _KITTI
 
 
-def _made_smaller(pixels: np.ndarray) -> np.ndarray:
+def made_smaller(pixels: np.ndarray) -> np.ndarray:
     """Every so manyth pixel, for a picture of at most 2,048 pixels; photos in three channels."""
     step = -(-max(pixels.shape[:2]) // _LONGEST)
     small = pixels[::step, ::step]
     return np.repeat(small, 3, axis=2) if small.ndim == 3 and small.shape[2] == 1 else small
 
 
-def _place(out: Path, name: str) -> Path:
+def place_in(out: Path, name: str) -> Path:
     place = out / name
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
 
 
-def _save(image: Any, out: Path, name: str, **options: Any) -> str:
-    with atomic_write(_place(out, name)) as part:
+def save_picture(image: Any, out: Path, name: str, **options: Any) -> str:
+    with atomic_write(place_in(out, name)) as part:
         image.save(part, "PNG", **options)
     return name
 

@@ -93,7 +93,10 @@ def add_zero_shot_options(new: ArgumentParser, by_default: str = "its own classe
     """Adds `--classes` and `--templates` to a command."""
     words = f"what to look for, as cat,dog, or a .txt file with a name on each line; by default {by_default}"
     new.add_argument("--classes", metavar="NAMES", help=words)
-    prompts = "for --classes: imagenet or imagenet-7, or a prompt with {}; by default 'a photo of a {}.'"
+    prompts = (
+        "a prompt with {} for the name of a class, or imagenet for 80 prompts, imagenet-7 for 7; "
+        "by default 'a photo of a {}.'"
+    )
     new.add_argument("--templates", metavar="PROMPTS", help=prompts)
 
 
@@ -137,8 +140,7 @@ def read_lines(file: Path, name: str) -> list[str]:
     except OSError as error:
         fault = str(error.strerror)
     raise ArgumentError(
-        f"`{name}` must be a text file in UTF-8 with a name on each line.\nReceived: {str(file)!r}: {fault}.",
-        parameters=(name,),
+        f"`{name}` must be a text file in UTF-8 with a name on each line.\nReceived: {str(file)!r}: {fault}."
     )
 
 

@@ -100,7 +100,7 @@ def predict(arguments: Namespace) -> Iterator[str]:
         model, run = load_model_and_run(arguments)
     else:
         model, run = load_zero_shot(arguments, class_words(arguments), scored=True)
-    _check_ranks(arguments.top, run.task)
+    _check_task(arguments, run.task)
     names, top = output_names(model, run.class_names), arguments.top
     size = min(arguments.batch_size, len(photos)) if len(photos) >= _WORTH_A_GRAPH else 1
     model, lines, _ = engines.load_engine(model, run, arguments, size)
@@ -128,7 +128,7 @@ def _check_options(arguments: Namespace) -> None:
     if arguments.top is not None:
         check_positive_int("top", arguments.top)
     if arguments.classes is None:
-        _check_ranks(arguments.top, run_facts(arguments.model).task)
+        _check_task(arguments, run_facts(arguments.model).task)
     check_positive_int("batch_size", arguments.batch_size)
     engines.check_options(arguments)
     check_zero_shot_options(arguments)
@@ -140,14 +140,11 @@ def _check_options(arguments: Namespace) -> None:
     if arguments.out is None:
         return
     if arguments.out.suffix.lower() != ".csv":
-        raise ArgumentError(
-            f"`out` must be the name of a .csv file.\nReceived: {printable(arguments.out)}.", parameters=("out",)
-        )
+        raise ArgumentError(f"`out` must be the name of a .csv file.\nReceived: {printable(arguments.out)}.")
     if arguments.out.is_file() and not arguments.overwrite:
         raise ArgumentError(
             "`out` must be a new file, so that no table is lost.\n"
-            f"Received: {printable(arguments.out)}, which is there. Choose another name, or add --overwrite.",
-            parameters=("out",),
+            f"Received: {printable(arguments.out)}, which is there. Choose another name, or add --overwrite."
         )
     check_table_place(arguments.out, _COLUMNS)
 
@@ -156,8 +153,15 @@ def number_or_all(text: str) -> int:
     return sys.maxsize if text == "all" else int(text)
 
 
-def _check_ranks(top: int | None, task: Task) -> None:
-    if top is not None and not task.ranks:
+def _check_task(arguments: Namespace, task: Task) -> None:
+    """Refuses a model whose answers are maps, and options that are not its task's."""
+    if task.command != "predict":
+        raise ValueError(
+            f"`predict` has one answer for a photo, and a model of {task.name} one for each pixel.\n"
+            f"Received: --model {printable(str(arguments.model))}. Take `keras-vit {task.command} PHOTO --model "
+            f"{printable(str(arguments.model))} --out FOLDER`, which writes them as pictures."
+        )
+    if arguments.top is not None and not task.ranks:
         raise ValueError(
             "`--top` is for a model of classes or labels, whose scores it ranks.\n"
             f"Received: --top for a model of {task.name}. Leave it out."

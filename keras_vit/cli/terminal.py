@@ -18,6 +18,7 @@ from keras_vit.checks import install_hint
 from keras_vit.cli.cache_command import enable_jax_cache
 from keras_vit.config.datasets import may_be_a_name
 from keras_vit.files import access_error, expand_path
+from keras_vit.images.photo_files import near_names
 from keras_vit.pages.formatting import printable
 from keras_vit.silence import silent_descriptor
 
@@ -56,6 +57,7 @@ def check_data(data: str) -> None:
         raise ValueError(
             "data must be a folder of class folders, a .csv file, shards, or the name of a data set.\n"
             f"Received: {data!r}, {_absence(expand_path(data)) or 'and there is no such file or folder'}."
+            f"{near_names(expand_path(data))}"
         )
 
 
@@ -63,7 +65,7 @@ def check_photos_exist(photos: Sequence[Path]) -> None:
     """Raises if none of the photos is there, before Keras is imported; one that is missing costs the others nothing."""
     if not any(map(os.path.lexists, photos)):
         found = (f"{printable(photo)}{_absence(photo, ' ')}" for photo in photos[:10])
-        raise FileNotFoundError(f"the photos must exist.\nReceived: {', '.join(found)}.")
+        raise FileNotFoundError(f"the photos must exist.\nReceived: {', '.join(found)}.{near_names(photos[0])}")
 
 
 def _absence(path: Path, before: str = "") -> str:
@@ -148,7 +150,7 @@ def _may_use_jax() -> bool:
     if "KERAS_BACKEND" in os.environ:
         return os.environ["KERAS_BACKEND"] == "jax"
     homes = (os.environ.get("KERAS_HOME", "~/.keras"), "/tmp/.keras")  # where no home can be written to
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # the last of a user without a home
         files = [Path(home, "keras.json").expanduser() for home in homes]
         return any("jax" in file.read_text() for file in files if file.exists())
     return False

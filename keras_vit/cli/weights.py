@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_vit.cache import cache_dir
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.terminal import loading, one_line, path, quiet_start, terminal_width
 from keras_vit.config.flops import flops, parameter_count
@@ -26,8 +27,7 @@ from keras_vit.pages.formatting import columns, format_facts, plural, printable
 from keras_vit.runs.load import check_pushed
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
-from keras_vit.weights.download import cache_dir, place_at_hand, verify_cache, verify_file
-from keras_vit.weights.download.cache import is_noted
+from keras_vit.weights.download.cache import is_noted, place_at_hand, verify_cache, verify_file
 from keras_vit.weights.download.hugging_face import find_in_library_cache
 from keras_vit.weights.download.remote import megabytes
 from keras_vit.weights.families import LAYOUTS, recognize
@@ -56,7 +56,7 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser], group: Callab
     """Adds these commands to the parser; `command` and `group` make a command and a group of them."""
     summary = "publish a run or a checkpoint folder on the Hugging Face Hub, from where `hf:` loads it"
     _add_push(command(top, "push", push, summary, "keras-vit push run owner/name --license apache-2.0"))
-    summary = "list all builders with their parameters; vit and bit are counted with a head of 1,000 classes"
+    summary = "list all builders with their parameters, which for vit and bit include a head of 1,000 classes"
     new = command(top, "models", models, summary, "keras-vit models --family vit --flops --image-size 384")
     new.add_argument("--family", choices=_FAMILIES, metavar="FAMILY", help="as vit, bit or dinov2; by default all")
     new.add_argument("--flops", action="store_true", help="also GFLOP of one image; a multiply-add is 2 FLOPs")
@@ -184,6 +184,7 @@ def _info(arguments: Namespace) -> Iterator[str]:
     for number, record in enumerate(_records(arguments.name, arguments.model)):
         local = place_at_hand(remote_file(record)) or _in_library_cache(record)
         facts = _facts(record) | {"local": str(local) if local else f"not at hand; its place is {_place(record)}"}
+        facts |= {} if record.bytes else {"bytes": f"{record.megabytes} MB, by its parameters in float32"}
         yield from [""] * (number > 0)
         rows = [(key, text if isinstance(text, str) else json.dumps(text)) for key, text in facts.items() if text != ""]
         if terminal_width():
