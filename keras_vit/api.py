@@ -3,7 +3,7 @@
 The comments of `__all__` are titles of the reference, each with what its names are for.
 """
 
-from keras_vit import analysis, dense, encoder_builders, layers
+from keras_vit import analysis, dense, encoder_builders, layers, selfsupervised
 from keras_vit.analysis import attention_maps, class_relevance, features
 from keras_vit.analysis.look import look
 from keras_vit.builders import (
@@ -48,9 +48,13 @@ from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.data.naflex_batches import batches_by_size, naflex_batch
 from keras_vit.data.shards.opening import shard_photos
 from keras_vit.data.shards.packing import pack
-from keras_vit.dense_models.builders import depth_estimator, segmenter
+from keras_vit.data.views import VIEWS, Views, load_views
+from keras_vit.dense_models.builders import depth_estimator, keypoint_estimator, segmenter
+from keras_vit.dense_models.detection import Detections, detect, detector
+from keras_vit.dense_models.label_propagation import segment_like
 from keras_vit.dense_models.photos import DepthMap, Segmentation, estimate_depth, segment
 from keras_vit.embedding.embedder import Embedder
+from keras_vit.embedding.inspection import Inspection, Inspector, inspector
 from keras_vit.embedding.neighbors import Neighbors, nearest_neighbors
 from keras_vit.embedding.search import search_photos
 from keras_vit.encoder_builders import *  # noqa: F403
@@ -71,7 +75,9 @@ from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.runs.callbacks import EpochRecord, StopTraining
 from keras_vit.runs.finetune import finetune
-from keras_vit.runs.options import FinetuneOptions
+from keras_vit.runs.options import DistilOptions, FinetuneOptions, PretrainOptions
+from keras_vit.runs.pretraining.outcome import PretrainResult
+from keras_vit.runs.pretraining.run import distil, pretrain
 from keras_vit.runs.publishing import push_to_hub
 from keras_vit.text_builders import build_text, tokenizer, zero_shot
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
@@ -86,6 +92,11 @@ from keras_vit.training.memory import available_memory, check_memory, estimate_m
 from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.plan import Plan, plan
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
+from keras_vit.training.selfsupervised.feature_distillation import FeatureDistillation
+from keras_vit.training.selfsupervised.guard import CollapseGuard
+from keras_vit.training.selfsupervised.lejepa import LeJEPA
+from keras_vit.training.selfsupervised.masked_autoencoder import MaskedAutoencoder
+from keras_vit.training.selfsupervised.self_distillation import SelfDistillation
 from keras_vit.vtab_benchmark import Vtab, vtab
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.download import DownloadError, OfflineError
@@ -205,14 +216,23 @@ __all__ = [
     "look",
     "analysis",
     # Masks and depths
-    # Answer for each pixel of a photo; compute, measure and read masks and depths as functions of arrays.
+    # Answer for each pixel of a photo, or by boxes or points; compute, measure and read masks and depths as functions
+    # of arrays.
     "segmenter",
     "depth_estimator",
     "DenseModel",
     "segment",
     "Segmentation",
+    "segment_like",
     "estimate_depth",
     "DepthMap",
+    "detector",
+    "detect",
+    "Detections",
+    "inspector",
+    "Inspector",
+    "Inspection",
+    "keypoint_estimator",
     "dense",
     # Embed and search many photos
     # Compute one vector for each photo, and find the nearest ones.
@@ -255,6 +275,20 @@ __all__ = [
     "Distiller",
     "DistillationLoss",
     "MaskedPatchPrediction",
+    "pretrain",
+    "PretrainOptions",
+    "PretrainResult",
+    "distil",
+    "DistilOptions",
+    "load_views",
+    "Views",
+    "VIEWS",
+    "SelfDistillation",
+    "LeJEPA",
+    "FeatureDistillation",
+    "MaskedAutoencoder",
+    "CollapseGuard",
+    "selfsupervised",
     # Choose devices and check memory
     # Choose GPUs, TPUs and precision, share a model among devices, and see whether a batch fits.
     "strategy",

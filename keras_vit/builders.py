@@ -122,12 +122,12 @@ def build(
     """
     name = name or _name_of(config)
     given = _given_fields(config, pooling, config_overrides)
-    head = checked_head(include_top, classes, classifier_activation, weights)
-    check_weights_arguments(weights, sha256, strict, resize_method)
+    head = _checked_head(include_top, classes, classifier_activation, weights)
+    _check_weights_arguments(weights, sha256, strict, resize_method)
     # Open: the config, and the file of the weights if there are any.
     config, source, checkpoint = _opened(config, pooling, config_overrides, weights, sha256, include_top)
     if source is None or checkpoint is None:
-        inputs = images_input(input_tensor, input_shape, config, functools.partial(_infer_shape, config, None, None))
+        inputs = _images_input(input_tensor, input_shape, config, functools.partial(_infer_shape, config, None, None))
         return build_graph(inputs, ViTConfig(**config.as_dict()), head, None, name)
     # Config: what the caller left open is the file's.
     config = ViTConfig(**_follow(checkpoint, config, given).as_dict())  # every field has its value now
@@ -139,15 +139,15 @@ def build(
     # Graph: without values, and what the file says of the model.
     rule = resize_method or (source.record and source.record.resize_method) or None
     methods = checkpoint.resize_methods(rule)
-    inputs = images_input(input_tensor, input_shape, config, lambda: _infer_shape(config, checkpoint, source.record))
+    inputs = _images_input(input_tensor, input_shape, config, lambda: _infer_shape(config, checkpoint, source.record))
     with uninitialized_variables():
         model = build_graph(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
     model.logit_scale, model.logit_bias = checkpoint.logit_scale_and_bias
     model.class_names = _names_of(checkpoint, head)
     model.provenance = find_provenance(checkpoint, source.record, config, {*given, resize_method}, methods)
     model.weights_source = source.record or checkpoint.path
-    model.weights_layout = checkpoint.layout
-    model.lacks_projection = checkpoint.embeds() and not head.classes
+    model.weights_layout, model.mask_token = checkpoint.layout, checkpoint.mask_token
+    model.lacks_projection = (checkpoint.embeds() or checkpoint.lacks_projection()) and not head.classes
     # Fill: every weight gets its value.
     model.load_report = fill(
         model,
@@ -160,7 +160,21 @@ def build(
         deferred=True,
         preprocessing=checkpoint.preprocessing,
     )
+    if source.record is None and input_shape is None and input_tensor is None:
+        model.load_report += _other_photos(checkpoint, model)
     return model
+
+
+def _other_photos(checkpoint: Checkpoint, model: keras.Model) -> tuple[str, ...]:
+    """A line if the folder prepares photos of another size than its weights give the model, as that of DINOv2."""
+    size, own = getattr(checkpoint.preprocessing, "image_size", None), tuple(model.input_shape[1:3])
+    if size in (None, own) or any(line.startswith("photos of ") for line in checkpoint.remarks):
+        return ()
+    (height, width), (own_height, own_width) = size, own
+    return (
+        f"photos are resized to {own_height} x {own_width}, the size of the weights, and not to the {height} x {width} "
+        "of the folder; `input_shape` sets another size",
+    )
 
 
 def _name_of(config: ViTConfig | str | None) -> str:
@@ -224,7 +238,7 @@ def _opened(
     return resolved, source, checkpoint
 
 
-def check_weights_arguments(
+def _check_weights_arguments(
     weights: FilePath | None, sha256: str | None, strict: bool, resize_method: str | None = None
 ) -> None:
     """Raises for arguments that cannot say how `weights` are taken."""
@@ -283,18 +297,13 @@ def _resolve_config(config: ViTConfig | str, pooling: str | None, overrides: Arg
     return config.replace(**({} if pooling is None else {"pooling": pooling}), **overrides)
 
 
-def checked_head(
+def _checked_head(
     include_top: bool,
     classes: int | None,
     activation: str | Callable[[Tensor], Tensor] | None,
     weights: FilePath | None,
 ) -> Head:
-    """The head that a builder's arguments ask for, whose classes a file may still decide.
-
-    Raises:
-        TypeError: for an argument of the wrong type.
-        ValueError: for arguments that cannot be the end of a model.
-    """
+    """The head that a builder's arguments ask for, whose classes a file may still decide; raises for what none has."""
     if include_top not in (True, False):
         raise TypeError(f"`include_top` must be True or False.\nReceived: include_top={include_top!r}.")
     keras.activations.get(activation)
@@ -337,21 +346,10 @@ def _follow_head(
     return config, dataclasses.replace(head, classes=classes), *replaced
 
 
-def images_input(
+def _images_input(
     input_tensor: Tensor, input_shape: Shape | None, config: ViTConfig | ResNetConfig, infer_shape: Callable[[], Shape]
 ) -> Tensor:
-    """What a model of this config reads: `input_tensor`, or a new input.
-
-    Args:
-        input_tensor: a Keras tensor of the caller's, or `None`.
-        input_shape: of the caller's, or `None`.
-        config: of the model.
-        infer_shape: gives the shape where the caller has left it open.
-
-    Raises:
-        TypeError: for an `input_tensor` of another type.
-        ValueError: for a shape that the model cannot take, or another one than the tensor's.
-    """
+    """`input_tensor`, or a new input of the caller's shape or that of `infer_shape`; raises for one of another kind."""
     check_process()  # making weights is the first that would hang
     if input_tensor is None:
         shape = infer_shape() if input_shape is None else input_shape
@@ -468,17 +466,19 @@ def build_resnet(
     Source: arXiv:2010.11929, section 4.1, "ResNet (BiT)"; arXiv:1912.11370.
     """
     name = name or (f"resnet_{config}".lower() if isinstance(config, str) else "resnet")
-    known = _resolve_resnet(config)
-    head = checked_head(include_top, classes, classifier_activation, weights)
-    check_weights_arguments(weights, sha256, strict)
+    known = resnet(config) if isinstance(config, str) else config
+    if not isinstance(known, ResNetConfig):
+        raise TypeError(f"`config` must be a ResNetConfig or the name of a model.\nReceived: config={config!r}")
+    head = _checked_head(include_top, classes, classifier_activation, weights)
+    _check_weights_arguments(weights, sha256, strict)
     if weights is None:
-        inputs = images_input(input_tensor, input_shape, known, lambda: _infer_resnet_shape(None))
+        inputs = _images_input(input_tensor, input_shape, known, lambda: _infer_resnet_shape(None))
         return wire_resnet(inputs, known, head, name)
     source = find_file(weights, published_resnet(known), sha256=sha256)
     checkpoint = open_checkpoint(source, is_resnet=True)
     classes = resolve_classes(checkpoint, head.classes)
     head = dataclasses.replace(head, classes=classes)
-    inputs = images_input(input_tensor, input_shape, known, lambda: _infer_resnet_shape(checkpoint))
+    inputs = _images_input(input_tensor, input_shape, known, lambda: _infer_resnet_shape(checkpoint))
     with uninitialized_variables():
         model = wire_resnet(inputs, known, head, name, checkpoint.preprocessing)
     model.class_names = _names_of(checkpoint, head)
@@ -499,14 +499,6 @@ def build_resnet(
 def _names_of(checkpoint: Checkpoint, head: Head) -> tuple[str, ...] | None:
     """The file's class names, if the model has the file's head."""
     return checkpoint.class_names if head.classes == checkpoint.classes else None
-
-
-def _resolve_resnet(config: ResNetConfig | str) -> ResNetConfig:
-    if isinstance(config, str):
-        return resnet(config)
-    if not isinstance(config, ResNetConfig):
-        raise TypeError(f"`config` must be a ResNetConfig or the name of a model.\nReceived: config={config!r}")
-    return config
 
 
 def published_resnet(config: ResNetConfig) -> str | None:

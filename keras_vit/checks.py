@@ -1,6 +1,11 @@
-"""Checks of arguments, each with the message that a user reads: the rule, what was received, the nearest choice."""
+"""Checks of arguments, each with the message that a user reads: the rule, what was received, the nearest choice.
+
+A check of one value takes the argument's name and the value, and returns the value. `validate` reads the checks of a
+record's fields off their annotations, as `patch_size: PositiveInt`.
+"""
 
 import argparse
+import dataclasses
 import difflib
 import functools
 import hashlib
@@ -10,9 +15,11 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Hashable, KeysView, Mapping, Sequence, Set
+import types
+import typing
+from collections.abc import Callable, Collection, Hashable, Iterable, KeysView, Mapping, Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from keras_vit.synonyms import find_hub_weights, find_resnets, find_variant, find_variants_of_size, lookup
 
@@ -27,6 +34,7 @@ _OTHER_STRATEGIES = dict.fromkeys(
 )
 _first_use: dict[str, int] = {}  # the process in which models were used first
 _MIN_PREFIX = 3  # letters of a prefix or suffix that may stand for a name
+_NAMED = re.compile(r"`(\w+)`|(?<![\w.])(\w+)=(?!=)")  # an argument in a message
 _Callable = TypeVar("_Callable", bound=Callable)
 _Error = TypeVar("_Error", bound=Exception)
 
@@ -35,13 +43,14 @@ class ArgumentError(ValueError):
     """A wrong value of an argument.
 
     Attributes:
-        parameters: names of the arguments, which stand in the message as `size` in backticks, or as size=3. A command
-            line puts its options in their place.
+        parameters: names of the arguments; by default all that stand in the message in backticks, or as size=3. A
+            command line puts its options in their place.
     """
 
-    def __init__(self, message: str, parameters: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, parameters: Iterable[str] | None = None) -> None:
         super().__init__(message)
-        self.parameters = tuple(parameters)
+        found = (word or before for word, before in _NAMED.findall(message)) if parameters is None else parameters
+        self.parameters = tuple(dict.fromkeys(found))
 
 
 def with_parameters(error: _Error, *parameters: str) -> _Error:
@@ -61,7 +70,7 @@ def check_int(name: str, value: Any, least: float) -> int:
             TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}."), name
         )
     if number < least:
-        raise ArgumentError(f"`{name}` must be at least {least}.\nReceived: {name}={number}.", parameters=(name,))
+        raise ArgumentError(f"`{name}` must be at least {least}.\nReceived: {name}={number}.")
     return number
 
 
@@ -77,8 +86,7 @@ def check_threads(threads: Any) -> int:
     threads = check_positive_int("threads", threads)
     if threads > len(cores()):
         raise ArgumentError(
-            f"`threads` must not be more than the cores that there are, {len(cores())}.\nReceived: threads={threads}.",
-            parameters=("threads",),
+            f"`threads` must not be more than the cores that there are, {len(cores())}.\nReceived: threads={threads}."
         )
     return threads
 
@@ -111,14 +119,22 @@ def check_sides(name: str, size: Any) -> int | tuple[int, ...]:
     if not isinstance(size, (tuple, list)):
         return check_positive_int(name, size)
     if len(size) != 2:
-        raise ArgumentError(f"`{name}` must be one side, or (H, W).\nReceived: {name}={size!r}.", parameters=(name,))
+        raise ArgumentError(f"`{name}` must be one side, or (H, W).\nReceived: {name}={size!r}.")
     return tuple(check_positive_int(name, side) for side in size)
 
 
-def check_flag(name: str, value: Any) -> None:
-    """Raises unless `value` is True or False; a word such as "no" would count as true."""
+def check_flag(name: str, value: Any) -> bool:
+    """`value`; raises unless it is True or False: a word such as "no" would count as true."""
     if not isinstance(value, bool):
         raise with_parameters(TypeError(f"`{name}` must be True or False.\nReceived: {name}={value!r}."), name)
+    return value
+
+
+def check_text(name: str, value: Any) -> str:
+    """`value`; raises unless it is a string."""
+    if not isinstance(value, str):
+        raise with_parameters(TypeError(f"`{name}` must be a string.\nReceived: {name}={value!r}."), name)
+    return value
 
 
 def check_order(name: str, names: Any) -> None:
@@ -133,8 +149,8 @@ def check_order(name: str, names: Any) -> None:
         )
 
 
-def check_choice(name: str, value: Any, choices: Collection[Any], synonyms: Mapping[str, str] | None = None) -> None:
-    """Raises unless `value` is one of the words in `choices`; the error names the nearest one.
+def check_choice(name: str, value: Any, choices: Collection[Any], synonyms: Mapping[str, str] | None = None) -> Any:
+    """`value`; raises unless it is one of the words in `choices`: the error names the nearest one.
 
     Args:
         name: of the argument.
@@ -146,25 +162,36 @@ def check_choice(name: str, value: Any, choices: Collection[Any], synonyms: Mapp
         other = (synonyms or {}).get(str(value).lower())
         hint = f" {other}" if other else did_you_mean(value, choices)
         raise ArgumentError(
-            f"`{name}` must be one of {', '.join(map(repr, choices))}.\nReceived: {name}={value!r}.{hint}",
-            parameters=(name,),
+            f"`{name}` must be one of {', '.join(map(repr, choices))}.\nReceived: {name}={value!r}.{hint}"
         )
+    return value
 
 
-def did_you_mean(value: Any, choices: Collection[str]) -> str:
-    """`' Did you mean ...?'` for those of `choices` that other software calls so, or the nearest ones, or `''`."""
+def one_of(choices: Collection[Any], synonyms: Mapping[str, str] | None = None) -> Callable[[str, Any], Any]:
+    """`check_choice` of these words, for an annotation."""
+    return functools.partial(check_choice, choices=tuple(choices), synonyms=synonyms)
+
+
+def did_you_mean(value: Any, choices: Collection[str], cutoff: float = 0.5) -> str:
+    """`' Did you mean ...?'` for those of `choices` that other software calls so, or the nearest ones, or `''`.
+
+    Args:
+        value: what was given.
+        choices: what it may be.
+        cutoff: least likeness of the nearest, from 0 to 1, as `difflib` counts.
+    """
     if (variant := find_variant(str(value))) in choices:
         weights = find_hub_weights(str(value))
         return f" Did you mean {variant!r}?" + (f" Weights of that name are {weights!r}." if weights else "")
-    ways = (lookup, find_resnets, find_variants_of_size, _nearest)
+    ways = (lookup, find_resnets, find_variants_of_size, functools.partial(_nearest, cutoff=cutoff))
     nearest = next(filter(None, (way(str(value), choices) for way in ways)), [])
     return f" Did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
 
 
-def _nearest(value: str, choices: Collection[str]) -> list[str]:
+def _nearest(value: str, choices: Collection[str], cutoff: float) -> list[str]:
     """The nearest of `choices`, or those that begin or end so."""
     lower, value = {choice.lower(): choice for choice in choices}, value.lower()
-    nearest = difflib.get_close_matches(value, lower, n=3, cutoff=0.5)
+    nearest = difflib.get_close_matches(value, lower, n=3, cutoff=cutoff)
     if len(value) >= _MIN_PREFIX:
         nearest = nearest or [choice for choice in lower if choice.startswith(value) or choice.endswith(value)][:3]
     return [lower[choice] for choice in nearest]
@@ -192,31 +219,42 @@ def with_hints(function: _Callable, hint: Callable[[str], str] | None = None) ->
     return checked  # type: ignore[return-value]
 
 
-def check_number(name: str, value: Any) -> None:
-    """Raises unless `value` is an int or a float."""
+def check_number(name: str, value: Any) -> float:
+    """`value`; raises unless it is an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise with_parameters(TypeError(f"`{name}` must be a number.\nReceived: {name}={value!r}."), name)
+    return value
 
 
-def check_positive(name: str, value: Any) -> None:
-    """Raises unless `value` is a finite number above zero."""
+def check_positive(name: str, value: Any) -> float:
+    """`value`; raises unless it is a finite number above zero."""
     check_number(name, value)
     if not (value > 0 and math.isfinite(value)):
-        raise ArgumentError(f"`{name}` must be above 0 and finite.\nReceived: {name}={value}.", parameters=(name,))
+        raise ArgumentError(f"`{name}` must be above 0 and finite.\nReceived: {name}={value}.")
+    return value
 
 
-def check_nonnegative(name: str, value: Any) -> None:
-    """Raises unless `value` is a finite number of at least zero."""
+def check_nonnegative(name: str, value: Any) -> float:
+    """`value`; raises unless it is a finite number of at least zero."""
     check_number(name, value)
     if not (value >= 0 and math.isfinite(value)):
-        raise ArgumentError(f"`{name}` must be at least 0 and finite.\nReceived: {name}={value}.", parameters=(name,))
+        raise ArgumentError(f"`{name}` must be at least 0 and finite.\nReceived: {name}={value}.")
+    return value
 
 
-def check_fraction(name: str, value: Any) -> None:
-    """Raises unless `value` is a number in [0, 1)."""
+def check_fraction(name: str, value: Any) -> float:
+    """`value`; raises unless it is a number in [0, 1)."""
     check_number(name, value)
     if not 0 <= value < 1:
-        raise ArgumentError(f"`{name}` must be in [0, 1).\nReceived: {name}={value}.", parameters=(name,))
+        raise ArgumentError(f"`{name}` must be in [0, 1).\nReceived: {name}={value}.")
+    return value
+
+
+def check_share(name: str, value: Any) -> float:
+    """`value`; raises unless it is a number in (0, 1]."""
+    if not 0 < check_number(name, value) <= 1:
+        raise ArgumentError(f"`{name}` must be in (0, 1].\nReceived: {name}={value}.")
+    return value
 
 
 def check_steps(name: str, value: Any) -> int:
@@ -224,11 +262,47 @@ def check_steps(name: str, value: Any) -> int:
     return check_int(name, value, least=0)
 
 
-def check_seed(value: Any) -> int:
+def check_seed(name: str, value: Any) -> int:
     """`value` as an int; raises unless it is an integer (but no bool) in [0, 2**31)."""
-    if not 0 <= (seed := check_int("seed", value, -math.inf)) < 2**31:
-        raise ArgumentError(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.", parameters=("seed",))
+    if not 0 <= (seed := check_int(name, value, -math.inf)) < 2**31:
+        raise ArgumentError(f"`{name}` must be in [0, 2**31).\nReceived: {name}={seed}.")
     return seed
+
+
+PositiveInt = Annotated[int, check_positive_int]
+Count = Annotated[int, check_steps]  # of at least zero
+Number = Annotated[float, check_number]
+Positive = Annotated[float, check_positive]
+NonNegative = Annotated[float, check_nonnegative]
+Fraction = Annotated[float, check_fraction]  # in [0, 1)
+Share = Annotated[float, check_share]  # in (0, 1]
+Sides = Annotated[int | tuple[int, int], check_sides]
+
+
+def validate(record: Any) -> None:
+    """Checks the fields of a frozen record by their annotations, and stores what the checks return.
+
+    A flag is annotated `bool`, any other checked field `Annotated[type, check]`. `None` is not checked where the
+    annotation allows it.
+    """
+    for name, (check, optional) in _field_checks(type(record)).items():  # type: ignore[arg-type]
+        value = getattr(record, name)
+        if value is not None or not optional:
+            object.__setattr__(record, name, check(name, value))
+
+
+@functools.cache
+def _field_checks(kind: type) -> dict[str, tuple[Callable[[str, Any], Any], bool]]:
+    """Checks of the fields of a record by name, each with whether the field may be `None`."""
+    hints, found = typing.get_type_hints(kind, include_extras=True), {}
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+        for part in parts:
+            check = check_flag if part is bool else next(iter(getattr(part, "__metadata__", ())), None)
+            if check is not None:
+                found[field.name] = (check, types.NoneType in parts)
+    return found
 
 
 def record_process() -> int:

@@ -14,7 +14,7 @@ import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 PREFIX = ".keras_vit-"  # of every temporary name, so that nobody else's file is taken for one
 STAGING = f"{PREFIX}export-"  # of folders
@@ -200,6 +200,20 @@ def _too_large(size: str, most_bytes: float) -> FileKindError:
     return FileKindError(f"the file must have at most {most}", size, f"more than {most}")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; a `ValueError` also for an object with a name twice, of which Python keeps the last."""
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the name {name!r:.100} twice")
+        found[name] = value
+    return found
+
+
 def json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict:
     """The JSON object in a file.
 
@@ -207,7 +221,7 @@ def json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict:
         ValueError: if it is no regular file, larger than `most_bytes`, not readable, or no JSON object.
     """
     try:
-        found = json.loads(read_regular(path, most_bytes))
+        found = parse_json(read_regular(path, most_bytes))
     except FileNotFoundError:
         raise _not_regular("nothing is there") from None
     except OSError as error:

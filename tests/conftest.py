@@ -1,11 +1,10 @@
 """What many tests share: small odd sizes, golden files, and a fresh process."""
 
 import collections
+import contextlib
 import errno
-import fcntl
 import gc
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ os.environ["HF_HUB_CACHE"] = os.devnull  # so that no test sees what its user ha
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # models this small keep further threads busy with waiting
 os.environ.setdefault("XLA_FLAGS", quick_flags())
 
+import elsewhere
 import keras
 import numpy as np
 import pytest
@@ -40,9 +40,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup` ignores
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
-BACKENDS = {"jax": "jax", "torch": "torch", "openvino": "openvino", "two devices": "tensorflow"}
 QUICK_XLA = os.environ["XLA_FLAGS"]
-TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 
 
 def stop_autotuning():
@@ -79,10 +77,11 @@ def pytest_configure(config):
     )
 
 
-# Two workers take whole files in this order (`--dist loadfile`). First those that wait for processes of their own, then
-# files of many quick tests and the short rest, and at last those that trace many graphs, which slow a process down.
-CHILDREN = ("test_plan", "test_readme", "test_pipeline", "test_examples", "test_cli_training", "test_silence")
-CHILDREN += ("test_cli_export", "test_serve_process", "test_acceptance", "test_hostile", "test_saving")
+# Two workers take whole files in this order (`--dist loadfile`): those that wait for processes of their own, files of
+# many quick tests, the short rest, those that ask what was found elsewhere, which by then is there, and at last those
+# that trace many graphs, which slow a process down.
+CHILDREN = ("test_readme", "test_examples", "test_cli_training", "test_silence", "test_cli_export")
+CHILDREN += ("test_serve_process", "test_acceptance", "test_hostile")
 GRAPHS = ("test_golden", "test_saved_model", "test_accumulation", "test_finetune", "test_callbacks", "test_precision")
 GRAPHS += (
     "test_golden_finetune",
@@ -97,17 +96,20 @@ MANY = 30  # tests
 
 def pytest_collection_modifyitems(items):
     counts = collections.Counter(item.path for item in items)
+    asking = {item.path for item in items if item.get_closest_marker("elsewhere")}
 
     def place(item):
         name, count = item.path.stem, counts[item.path]
         if name in CHILDREN:
             return (0, CHILDREN.index(name))
-        return (3, GRAPHS.index(name)) if name in GRAPHS else (1 if count >= MANY else 2, -count)
+        if name in GRAPHS:
+            return (4, GRAPHS.index(name))
+        return (3 if item.path in asking else 1 if count >= MANY else 2, -count)
 
     items.sort(key=place)  # which keeps the order within a file
     for item in items:
         if item.get_closest_marker("elsewhere"):
-            item.add_marker(pytest.mark.timeout(900))  # the first one waits for the checks of all
+            item.add_marker(pytest.mark.timeout(2100))  # the first one waits for the checks of all
 
 
 def check_of(item):
@@ -116,25 +118,42 @@ def check_of(item):
     return (mark.args[0], f"{item.module.__name__}.{mark.args[1]}") if mark else (None, None)
 
 
+def checks_by_kind(session):
+    """Names of all checks of the session, by kind."""
+    marked = {check_of(item) for item in session.items} - {(None, None)}
+    return {kind: sorted(check for other, check in marked if other == kind) for kind in elsewhere.BACKENDS}
+
+
+def shared_folder(tmp_path_factory):
+    """One for all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def checks_beside(request, tmp_path_factory):
+    """The first of several workers starts the long checks of other processes, so that no worker waits for them."""
+    if os.environ.get("PYTEST_XDIST_WORKER") != "gw0":
+        yield
+        return
+    checks = checks_by_kind(request.session)
+    long = {kind: checks[kind] for kind in ("jax", "two devices") if len(checks[kind]) > 1}
+    process = elsewhere.start(shared_folder(tmp_path_factory), long)
+    yield
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 @pytest.fixture
 def found(request, tmp_path_factory):
-    """What this test's check found elsewhere: one process for all checks of its kind, whichever worker asks first."""
+    """What this test's check found elsewhere, in one process for all checks of its kind."""
     kind, check = check_of(request.node)
-    pytest.importorskip(BACKENDS[kind])
+    pytest.importorskip(elsewhere.BACKENDS[kind])
     if kind == "openvino" and importlib.util.find_spec("keras.src.backend.openvino") is None:
         pytest.importorskip("keras_openvino")  # Keras 3.16 has this backend in a package of its own
-    marked = [check_of(item) for item in request.session.items]
-    folder = tmp_path_factory.getbasetemp()
-    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    path = folder / f"{kind}.json"
-    with (folder / f"{kind}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            checks = sorted({check for other, check in marked if other == kind})
-            code = f"import elsewhere; elsewhere.main({kind!r}, {str(path)!r}, *{checks!r})"
-            environment = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", "XLA_FLAGS": f"{QUICK_XLA} {TWO_DEVICES}"}
-            run_python(code, backend=BACKENDS[kind], timeout=850, **environment)
-    result = json.loads(path.read_text())[check]
+    checks = checks_by_kind(request.session)[kind]
+    result = elsewhere.result_of(check, kind, shared_folder(tmp_path_factory), checks)
     assert "error" not in result, result["error"]
     return result["found"]
 

@@ -1,4 +1,4 @@
-"""Small generated pictures: tables of the shapes on them and of the size of a disc, and masks of squares."""
+"""Small generated pictures: tables of the shapes on them and of the size of a disc, masks and depths of squares."""
 
 import numpy as np
 from PIL import Image
@@ -53,6 +53,29 @@ def write_masks(folder, count=30, seed=0):
         mask[0] = 255
         _saved(folder / "images", number, pixels)
         save_palette(folder / "masks" / f"{number}.png", mask)
+    return folder
+
+
+def write_depths(folder, count=30, seed=0):
+    """Writes photos of a wall with a near square to `images`, and maps to `depths`; gives the folder.
+
+    The nearer the brighter. Even maps are 16-bit PNGs of millimetres, odd ones `.npy` files of metres. The first row of
+    each is not known, and the second beyond 9 m.
+    """
+    rng = np.random.default_rng(seed)
+    for name in ("images", "depths"):
+        (folder / name).mkdir(parents=True)
+    for number in range(count):
+        height, width = ((40, 56), (56, 40))[number % 2]
+        depths = np.full((height, width), rng.uniform(4, 6)) + np.linspace(0, 1, width)
+        y, x = rng.integers(2, height - 20), rng.integers(0, width - 20)
+        depths[y : y + 18, x : x + 18] = rng.uniform(1, 3)
+        _saved(folder / "images", number, 260 - 32 * depths[..., None] + rng.normal(0, 3, (height, width, 3)))
+        depths[0], depths[1] = (0, np.nan)[number % 2], 12
+        if number % 2:
+            np.save(folder / "depths" / f"{number}.npy", depths.astype("float32"))
+        else:
+            Image.fromarray(np.rint(1000 * depths).astype("uint16")).save(folder / "depths" / f"{number}.png")
     return folder
 
 

@@ -142,11 +142,13 @@ def asked_of_openvino():
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.elsewhere("openvino", "asked_of_openvino")
 def test_openvino_gives_the_same_logits(found):
     assert_answers_are_the_same(found, "openvino")
 
 
+@pytest.mark.nightly
 @pytest.mark.elsewhere("openvino", "asked_of_openvino")
 def test_openvino_computes_in_the_precision_of_the_layers(found):
     """On a processor that knows bfloat16 Keras has it compute float32 models in that: off by .03 deviations here."""
@@ -165,6 +167,7 @@ def changed():
     return model, images
 
 
+@pytest.mark.nightly
 @pytest.mark.elsewhere("openvino", "asked_of_openvino")
 def test_openvino_answers_for_the_weights_of_now(found, changed):
     model, images = changed
@@ -174,6 +177,7 @@ def test_openvino_answers_for_the_weights_of_now(found, changed):
     assert abs(found["loss"] - model.evaluate(images, np.arange(3), verbose=0)) < 1e-5
 
 
+@pytest.mark.nightly
 @pytest.mark.elsewhere("openvino", "asked_of_openvino")
 @pytest.mark.parametrize("merged", MERGED)
 def test_openvino_answers_a_call_as_it_predicts(found, changed, merged):
@@ -183,6 +187,7 @@ def test_openvino_answers_a_call_as_it_predicts(found, changed, merged):
     assert np.abs(found["called"][str(merged)] - wanted).max() < 5e-5 * wanted.std()
 
 
+@pytest.mark.nightly
 @pytest.mark.elsewhere("openvino", "asked_of_openvino")
 def test_openvino_refuses_to_train(found):
     assert ["openvino" in said for said in found["refused"]] == [True] * 2

@@ -90,7 +90,7 @@ def test_recipes_and_augmentations_take_numpy_integers():
 
 
 def test_seeds_and_shards_take_numpy_integers():
-    assert check_seed(np.int64(3)) == 3
+    assert check_seed("seed", np.int64(3)) == 3
     shard = find_shard((np.int64(1), np.int64(2)))
     assert (shard, set(map(type, shard))) == ((1, 2), {int})
 
@@ -101,3 +101,4 @@ def test_error_has_the_names_of_its_arguments_and_keeps_its_class():
     with pytest.raises(ValueError, match="at least 1") as caught:
         check_positive_int("epochs", 0)
     assert (type(caught.value), caught.value.parameters) == (ArgumentError, ("epochs",))
+    assert ArgumentError("`size` must be even, and step=3 of x == 4.").parameters == ("size", "step")

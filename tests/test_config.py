@@ -163,3 +163,8 @@ def test_activation_and_epsilon_that_are_left_out_are_the_papers_and_stay_open()
     assert pickle.loads(pickle.dumps(config)).blocks.unspecified == both
     for said in (written, ViTConfig(**config.as_dict()), dataclasses.replace(written, pooling="gap")):
         assert said.blocks.unspecified == ()
+
+
+def test_number_of_layers_that_a_file_says_cannot_fill_the_memory():
+    with pytest.raises(ValueError, match=r"`num_layers` must be at most 1,000\.\nReceived: num_layers=1,000,000,000\."):
+        keras_vit.ViTConfig(8, 12, 10**9, 3, 17)

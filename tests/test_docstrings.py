@@ -13,13 +13,18 @@ import keras_vit
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 MODULES = ("studies", "analysis", "layers")  # whose names need examples too
-WITHOUT = {"push_to_hub": "sends files over a network", "search_photos": "needs a folder of both towers"}
+WITHOUT = {
+    "push_to_hub": "sends files over a network",
+    "search_photos": "needs a folder of both towers",
+    **dict.fromkeys(("detector", "detect"), "need a file of a detector"),
+    "keypoint_estimator": "needs a file of one",
+}
 ON_JAX = ("layout_map", "check_layout")
 BUILDERS = ("ViTTi16", "EUPETi16")  # of one text; these run
 # A second or more each: they compile a training step, convert, or draw.
 SLOW = ("finetune", "look", "Checkpoints", "NonFiniteGuard", "StepFacts", "Distiller", "MaskedPatchPrediction")
 SLOW += ("export", "ExportReport", "accelerate", "Engine", "EngineReport", "Embedder", "Probe", "probe", "vtab")
-SLOW += ("write_evaluation_page", "analysis.patch_filters")
+SLOW += ("inspector", "Inspector", "write_evaluation_page", "analysis.patch_filters", "pretrain", "distil")
 
 
 def public():

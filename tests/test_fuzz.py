@@ -67,6 +67,8 @@ switches = {
     "final_norm": st.sampled_from(["tokens", "pooled", "none"]),
     "patch_bias": flags,
     "patch_norm": flags,
+    "patch_padding": st.sampled_from([0, 0, 1, 2]),
+    "position_offset": flags,
     "pixel_statistics": st.none() | st.just(((0.4,), (0.2,))),
     "resnet_stages": st.sampled_from([None, None, ()]),
     "activation": st.sampled_from(["gelu_tanh", "gelu", "quick_gelu"]),
@@ -126,6 +128,12 @@ def encoders(draw):
         changed |= {"position_injection": "stem"}
     if drawn["final_norm"] == "pooled" and drawn["pooling"] not in ("token", "gap"):
         changed |= {"final_norm": "tokens"}
+    if 2 * drawn["patch_padding"] >= drawn["patch_size"]:
+        changed |= {"patch_padding": 0}
+    now = drawn | changed
+    without = {None: now["pooling"] in ("gap", "map", "attentive"), False: True, True: False}[now["class_token"]]
+    if not without or now["position_embedding"] == "none" or now["position_injection"] != "stem":
+        changed |= {"position_offset": False}
     if drawn["pixel_statistics"]:
         changed |= {"pixel_statistics": tuple(each * drawn["channels"] for each in drawn["pixel_statistics"])}
     drawn |= changed
@@ -141,7 +149,7 @@ def expected_parameters(c, grid, channels, classes):
     prefix = len(c.positioned_tokens)
     blocks = c.num_layers * (2 if c.attention == "axial" else 1)
     heads = [d // c.num_heads * count for count in c.kv_heads or (c.num_heads,) * blocks]
-    total = c.num_prefix_tokens * d + sum(block_parameters(c, norm, keys) for keys in heads)
+    total = (c.num_prefix_tokens + c.position_offset) * d + sum(block_parameters(c, norm, keys) for keys in heads)
     total += norm * d * ((c.final_norm == "tokens") + c.pre_norm + c.patch_norm)
     learned = (prefix + grid[0] * grid[1]) * d
     learned2d = prefix * d + (grid[0] + grid[1]) * (d // 2)

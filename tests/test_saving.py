@@ -26,6 +26,8 @@ BIASES = {"qkv_bias": "none", "proj_bias": False, "norm_kind": "rms", "rotary_la
 SWITCHES = {"qkv_bias": "none", "gated_mlp": True, "layer_scale": "both", "layer_scale_init": 0.1, "norm": "rms"}
 SWITCHES |= {"attention_norm": True, "mlp_norm": True, "proj_bias": False, "mlp_bias": False}
 SWITCHES |= {"rotary_layout": "half", "use_attention_bias": True, "norm_position": "pre"} | GROUPED
+WINDOWS = {name: value for name, value in SWITCHES.items() if name not in ("rotary_layout", "use_attention_bias")}
+WINDOWS |= {"grid": (3, 5), "patch_size": 4, "window_size": 2}
 NO_BIAS = {"mlp_bias": False, "norm_kind": "rms"}
 UNIT = {"filters": 32, "strides": 2, "projection": True}
 INNER, HIDDEN = ({name: True, "layer_norm_epsilon": 1e-5} for name in ("attention_norm", "mlp_norm"))
@@ -62,8 +64,8 @@ LAYERS = {
     "ResNetUnit": UNIT,
     "BiTRoot": {"width": 64},
     "BiTUnit": UNIT,
-    "PatchEmbedding": {"hidden_size": 12, "patch_size": 4, "patch_bias": False},
-    "PatchCorruption": {"rate": 0.4, "mask_share": 0.7, "random_share": 0.2, "seed": 5},
+    "PatchEmbedding": {"hidden_size": 12, "patch_size": 4, "patch_bias": False, "patch_padding": 1},
+    "PatchCorruption": {"rate": 0.4, "mask_share": 0.7, "random_share": 0.2, "seed": 5, "squares": (6, 4, 2)},
     "PatchColumn": {"patch_size": 4},
     "PatchMask": {"num_prefix_tokens": 2},
     "ZeroPadding": {},
@@ -78,8 +80,27 @@ LAYERS = {
     },
     "Fusion": {"features": 8, "use_bias": False, "use_batch_norm": True, "units": 1, "joins": False},
     "ResidualUnit": {"features": 8, "use_bias": False, "use_batch_norm": True},
+    "UPerNetHead": {
+        **{"outputs": 2, "channels": 6, "neck": "multi_level", "neck_channels": 7, "pool_scales": (1, 3)},
+        **{"dropout_rate": 0.1, "auxiliary": ()},
+    },
+    "TapPyramid": {"kind": "multi_level", "channels": 6},
+    "ConvBatchNormReLU": {"filters": 6, "kernel_size": 1},
+    "MaskTransformerHead": {"outputs": 2, "hidden_size": 6, "num_heads": 3, "num_layers": 1, "mlp_dim": 7},
+    "SETRHead": {"outputs": 2, "channels": 6, "convolutions": 3, "upsample": 3, "auxiliary": ()},
+    "FCNHead": {"outputs": 2, "channels": 6, "convolutions": 2},
     "DepthOutput": {"rule": "sigmoid", "depth_range": (0.0, 20.0)},
-    "ResizeToImages": {"method": "bicubic", "align_corners": True},
+    "DINOHead": {"prototypes": 5, "hidden_size": 8, "bottleneck_size": 4, "num_layers": 2, "weight_norm": False},
+    "PrototypeLogits": {"prototypes": 5, "weight_norm": False},
+    "ResizeToImages": {"method": "bicubic", "align_corners": True, "multiple": 14},
+    "QueryTokens": {"count": 3, "num_prefix_tokens": 2},
+    "MaskHead": {"outputs": 3, "num_queries": 4, "num_prefix_tokens": 2, "patch_size": 4, "upscales": 1},
+    "MaskScores": {},
+    "OpenBoxHead": {
+        **{"outputs": 3, "embedding_size": 5, "patch_size": 4, "objectness": True, "layer_norm_epsilon": 1e-6},
+    },
+    "KeypointHead": {"outputs": 3, "kind": "classic", "channels": 6, "upsample": 2},
+    "BoxHead": {"outputs": 3, "num_tokens": 5, "first": 2},
     "TokenEmbedding": {"vocabulary_size": 9, "hidden_size": 12, "scale_tokens": True},
     "TextPositions": {"max_length": 7, "kind": "sincos"},
     "TextMask": {"causal": True, "pad_id": 1},
@@ -87,6 +108,9 @@ LAYERS = {
     "ClassToken": {"stddev": 0.02, "count": 3},
     "RegisterTokens": {"count": 3, "num_prefix_tokens": 2},
     "AddPositionEmbs": TABLE | {"kind": "sincos2d", "resize_method": "bilinear"},
+    "PositionOffset": {},
+    "AxisPositions": {"grid": (2, 3), "head_dim": 4},
+    "Neck": {"channels": 5, "patch_size": 4},
     "RelativePositions": {"hidden_size": 12, "num_heads": 3, "num_patches": 6, "num_prefix_tokens": 1},
     "PixelNormalization": {"pixel_statistics": ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))},
     "RotaryPositions": {"head_dim": 8, "num_heads": 3, "patch_size": 4, "num_prefix_tokens": 2} | TURNED,
@@ -101,6 +125,7 @@ LAYERS = {
     "LayerScale": {"init": 0.1},
     "TransformerBlock": SIZES | RATES | WAYS | SWITCHES | RELATIVE | TWICE,
     "AxialBlock": SIZES | RATES | WAYS | {"patch_size": 4, "rematerialize": True},
+    "WindowedBlock": SIZES | RATES | WAYS | WINDOWS | TWICE,
     "MergingBlock": SIZES | RATES | WAYS | SWITCHES | MERGED,
     "PatchDropout": {"rate": 0.4, "num_prefix_tokens": 2, "seed": 5, "return_indices": True},
     "TokenPooling": {

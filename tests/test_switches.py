@@ -56,12 +56,13 @@ KINDS = {
         **{"registers": 2, "rotary": "axial", "position_embedding": "none", "hidden_size": 24},
     },
     "eva_clip_e": {"norm_position": "post", "qkv_bias": "query_value", "pooling": "map", "class_token": True},
+    "vitpose": {"patch_padding": 1, "position_offset": True, "pooling": "gap", "class_token": False},
     "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
 }
 X = images(2, 20, 28, 3)
 # Two kinds in one model, of which the second has the last word: each switch once. Each kind alone is for the night.
 PAIRS = ("dinov2 clip", "sbb sapiens2", "beit3 beit", "eva02 pe", "rope_mixed radio", "dinov3 aimv2")
-PAIRS += ("beit_shared internvit",)
+PAIRS += ("beit_shared internvit", "clip vitpose")
 PAIRED = {"eva_clip_e", *" ".join(PAIRS).split()}  # of eva_clip_e the default suite has the folding alone
 
 

@@ -15,7 +15,7 @@ from keras_vit.checks import check_strategy_name
 from keras_vit.data import open_source
 from keras_vit.evaluation import measure
 from keras_vit.synonyms import find_variant
-from keras_vit.training.hosts.distribution import run_together
+from keras_vit.training.hosts.distribution import multi_process
 
 TIMM = "vit_base_patch16_224.augreg_in21k"
 build = functools.partial(keras_vit.build, tiny_config())
@@ -122,11 +122,6 @@ def test_strategy_for_several_hosts_names_what_does_it():
         check_strategy_name("MultiWorkerMirroredStrategy")
 
 
-@run_together
-def place_of_run(data, out, options=None, *, print_fn=print, **changes):
-    return out
-
-
 def test_tilde_is_the_home_folder_wherever_a_path_is_taken(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -150,6 +145,7 @@ def test_tilde_is_the_home_folder_wherever_a_path_is_taken(tmp_path, monkeypatch
     keras_vit.Checkpoints("~/state")
     with pytest.raises(FileExistsError, match=str(tmp_path)):
         keras_vit.export(model, "~/w.npz")
-    assert place_of_run("digits", "~/run") == tmp_path / "run"
+    with multi_process(keras_vit.FinetuneOptions(), "~/run", print) as (out, _):
+        assert out == tmp_path / "run"
     assert cli.main(["weights", "inspect", "~/w.npz"]) == 0
     assert not os.path.exists("~")

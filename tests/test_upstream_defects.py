@@ -16,7 +16,10 @@ from keras_vit import keras_private
 from keras_vit.layers import dropout
 from keras_vit.model import replicated_model, training_step
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
+pytestmark = [  # by night: they tell of new packages, and not of a change here
+    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's"),
+    pytest.mark.nightly,
+]
 # What is there for the defect, and goes with it.
 MENDED_BY = {
     "clipping": "`keras_private.clip_after_sum`, and `apply` of training/optimizers.py",

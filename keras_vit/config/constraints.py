@@ -136,6 +136,12 @@ CONSTRAINTS = (
         "Leave `position_injection` out.",
     ),
     FieldConstraint(
+        "a vector that is added to all patches alike belongs to positions that are added to patches alone at the stem.",
+        {"position_offset": (True,)},
+        {"position_embedding": ADDED_POSITIONS, "position_injection": ("stem",), "positioned_tokens": ((),)},
+        "Pass `class_token=False`, or leave `position_offset` out.",
+    ),
+    FieldConstraint(
         "positions that blocks add are those of all patches, and `patch_dropout_rate` leaves some out.",
         {"patch_dropout_rate": None},
         {"position_injection": ("stem",)},
@@ -151,6 +157,23 @@ CONSTRAINTS = (
             "patch_dropout_rate": (0,),
         },
         'Pass `pooling="gap"`, or `"map"`, or `"none"` with `class_token=False`.',
+    ),
+    FieldConstraint(
+        '`attention="windowed"` is that of all patches on their grid, each with positions of its own row and column.',
+        {"attention": ("windowed",)},
+        {
+            "prefix_tokens": ((),),
+            "position_embedding": (*ADDED_POSITIONS, "none"),
+            "position_injection": ("stem",),
+            "patch_dropout_rate": (0,),
+        },
+        'Pass `pooling="gap"`, or `"map"`, or `"none"` with `class_token=False`.',
+    ),
+    FieldConstraint(
+        "a neck makes a map of all patches, which is what the model puts out.",
+        {"neck_size": None},
+        {"pooling": ("none",), "prefix_tokens": ((),), "representation_size": (None,), "projection_size": (None,)},
+        'Pass `pooling="none"`, or `neck_size=None` for tokens.',
     ),
     FieldConstraint(
         "token merging needs global attention, no rotary or relative positions, and token or mean pooling.",

@@ -26,10 +26,7 @@ _FEWEST_BYTES = 2**10
 def check_shard_bytes(shard_bytes: int) -> None:
     """Raises unless it is a size of a shard."""
     if check_positive_int("shard_bytes", shard_bytes) < _FEWEST_BYTES:
-        raise ArgumentError(
-            f"`shard_bytes` must be at least {_FEWEST_BYTES:,}.\nReceived: shard_bytes={shard_bytes}.",
-            parameters=("shard_bytes",),
-        )
+        raise ArgumentError(f"`shard_bytes` must be at least {_FEWEST_BYTES:,}.\nReceived: shard_bytes={shard_bytes}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,20 +134,17 @@ def check_protocol(protocol: str, out: FilePath | None, changes: Any = None) -> 
     check_choice("protocol", protocol, PROTOCOLS)
     if protocol == "finetune" and out is None:
         raise ArgumentError(
-            "`out` must be a folder, which gets the run of each task.\nReceived: protocol='finetune', out=None.",
-            parameters=("out", "protocol"),
+            "`out` must be a folder, which gets the run of each task.\nReceived: protocol='finetune', out=None."
         )
     if protocol == "linear" and (out is not None or changes):
         wrong = "out" if out is not None else "changes"
         raise ArgumentError(
             "a linear probe trains no model and writes no run.\n"
-            f"Received: protocol='linear' with {wrong}. Leave it out.",
-            parameters=("protocol",),
+            f"Received: protocol='linear' with {wrong}. Leave it out."
         )
     if out is not None and os.path.isfile(expand_path(str(out))):
         raise ArgumentError(
-            f"`out` must be a folder, which gets the run of each task.\nReceived: {str(out)!r}, a file.",
-            parameters=("out",),
+            f"`out` must be a folder, which gets the run of each task.\nReceived: {str(out)!r}, a file."
         )
 
 

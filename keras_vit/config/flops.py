@@ -46,7 +46,8 @@ class Flops:
         products: queries by keys, and attention weights by values: what grows with the square of the tokens.
         mlp: the MLPs of the blocks.
         pooling: attention pooling.
-        head: the layer before the classifier, and the classifiers.
+        head: the layer before the classifier, and the classifiers; of a `DenseModel` its head, and the queries among
+            the tokens of its blocks. Resizes of maps do not count.
     """
 
     stem: int = 0
@@ -102,7 +103,8 @@ def flops(
         51.6
 
     Args:
-        model: a `VisionTransformer` or `ResNet`, a config of one, or the name of a variant as `"B/16"` or `"R50x1"`.
+        model: a `VisionTransformer`, `ResNet` or `DenseModel`, a config, or the name of a variant as `"B/16"` or
+            `"R50x1"`.
         image_size: a side in pixels or `(H, W)`; by default the model's, and about 224 of a config.
         classes: K; 0 for no head. By default the model's, and 1,000 of a config.
         channels: of the images. By default the model's, and 3 of a config.
@@ -116,7 +118,7 @@ def flops(
 
     Source: arXiv:2010.11929, section 3.1 and appendix A; of the ResNet, section 4.1.
     """
-    return _count(*_architecture(model, image_size, classes, channels))
+    return _count_all(model, *_architecture(model, image_size, classes, channels))
 
 
 def training_exaflops(
@@ -157,7 +159,7 @@ def training_exaflops(
     config, shape, classes = _architecture(model, image_size, classes, channels)
     if isinstance(config, ViTConfig):
         config = config.replace(last_block_outputs="all")
-    return TRAINING_PASSES * _count(config, shape, classes).total * images / 1e18
+    return TRAINING_PASSES * _count_all(model, config, shape, classes).total * images / 1e18
 
 
 # What is asked
@@ -178,8 +180,7 @@ def _architecture(
     if None in sides:
         raise ArgumentError(
             "what is computed depends on the image's size, so it must be known.\n"
-            f"Received: image_size={image_size}, sides {sides}. Pass `image_size`, a side or (H, W).",
-            parameters=("image_size",),
+            f"Received: image_size={image_size}, sides {sides}. Pass `image_size`, a side or (H, W)."
         )
     _check_head(config, classes)
     return config, (*sides, channels), classes
@@ -220,6 +221,14 @@ def _check_head(config: ViTConfig | ResNetConfig, classes: int) -> None:
 # The model, in the order of the data
 
 
+def _count_all(model: Any, config: ViTConfig | ResNetConfig, shape: tuple, classes: int) -> Flops:
+    """FLOPs of a config with a head of classes, or with that of a model of maps or boxes."""
+    head = getattr(model, "head_flops", None)
+    if head is None:
+        return _count(config, shape, classes)
+    return _count(config, shape, 0) + Flops(head=head(*config.grid(*shape[:2])))
+
+
 def _count(config: ViTConfig | ResNetConfig, shape: tuple, classes: int) -> Flops:
     """FLOPs of a config for an image of shape `(H, W, C)`."""
     if isinstance(config, ResNetConfig):
@@ -230,7 +239,7 @@ def _count(config: ViTConfig | ResNetConfig, shape: tuple, classes: int) -> Flop
     embedding, shape = convolution(shape, config.hidden_size, config.patch_size, config.patch_size)  # (h, w, D)
     grid, patches = shape[:2], math.prod(shape[:2])
     tokens = config.num_prefix_tokens + patches
-    found = Flops(stem=stem, embedding=embedding, head=head(config, tokens, classes))
+    found = Flops(stem=stem, embedding=embedding, head=head(config, tokens, classes) + neck(config, patches))
     if config.blocks.kind == "merging":
         found += merging_blocks(config, tokens)
     else:
@@ -247,9 +256,21 @@ def encoder_block(config: ViTConfig, grid: Pair, queries: int, index: int = 0) -
     (height, width), patches = grid, math.prod(grid)
     if config.attention == "axial":
         return block(config, patches, patches, keys=width) + block(config, patches, patches, keys=height)
+    if config.attention == "windowed":
+        return windowed_block(config, grid, index)
     distances = product(patches, config.hidden_size, 2 * patches - 1)
     relative = Flops(products=distances if config.position_embedding == "relative" else 0)
     return block(config, config.num_prefix_tokens + patches, queries, index=index) + relative
+
+
+def windowed_block(config: ViTConfig, grid: Pair, index: int) -> Flops:
+    """FLOPs of a block with attention in windows, of which the last ones are padded, or to all patches."""
+    side, patches = config.blocks.window_of(index), math.prod(grid)
+    keys, sides = (patches, sum(grid)) if side is None else (side**2, 2 * side)
+    tokens = patches if side is None else math.prod(-(-n // side) * side for n in grid)
+    found = block(config, tokens, tokens, keys=keys, index=index)
+    mlp = block(config, patches, patches, index=index).mlp
+    return dataclasses.replace(found, mlp=mlp) + Flops(products=product(tokens, config.hidden_size, sides))
 
 
 def merging_blocks(config: ViTConfig, tokens: int) -> Flops:
@@ -289,6 +310,12 @@ def attention_pooling(config: ViTConfig, tokens: int) -> int:
     for part in pooling_parts(config.hidden_size, config.map_mlp_dim or config.mlp_dim, config.pooling):
         found += product(tokens if part.role in ("key", "value") else 1, part.inputs, part.outputs)
     return found
+
+
+def neck(config: ViTConfig, patches: int) -> int:
+    """FLOPs of the convolutions that make a map of so many patches, if there are any."""
+    size = config.neck_size or 0
+    return product(patches, config.hidden_size, size) + product(patches, 9 * size, size)
 
 
 def head(config: ViTConfig, tokens: int, classes: int) -> int:
@@ -360,6 +387,7 @@ def parameter_count(config: ViTConfig | ResNetConfig, image_size: int | Pair, cl
     width, blocks, norm = config.hidden_size, config.blocks, _norm_parameters(config)
     channels, count = (channels, 0) if config.resnet_stages is None else _resnet_parameters(config, channels)
     count += config.patch_size**2 * channels * width + width * config.patch_bias
+    count += width * config.position_offset
     count += config.num_prefix_tokens * width + _position_parameters(config, check_image_size(image_size, config))
     count += norm * width * (config.patch_norm + config.pre_norm + (config.final_norm == "tokens"))
     times = 2 if config.attention == "axial" else 1  # along rows, then along columns, with an MLP after each
@@ -367,6 +395,8 @@ def parameter_count(config: ViTConfig | ResNetConfig, image_size: int | Pair, cl
     if config.pooling in ("map", "attentive"):
         parts = pooling_parts(width, config.map_mlp_dim or config.mlp_dim, config.pooling)
         count += width + sum(map(_part_parameters, parts)) + norm * width * (config.pooling == "map")
+    size = config.neck_size or 0
+    count += width * size + 9 * size**2 + 4 * size
     features = config.pooled_size
     count += norm * features if config.final_norm == "pooled" else 0
     for size in filter(None, (config.representation_size, config.projection_size)):
@@ -402,6 +432,9 @@ def _position_parameters(config: ViTConfig, sides: tuple) -> int:
     count = added.get(config.position_embedding, 0) * (layers if config.position_injection == "blocks" else 1)
     if config.position_embedding == "relative":
         count += layers * (2 * height * breadth - 1) * width
+    for index in range(layers if config.attention == "windowed" else 0):
+        side = config.blocks.window_of(index)
+        count += 2 * ((height + breadth if side is None else 2 * side) - 1) * (width // config.num_heads)
     bias = ((2 * height - 1) * (2 * breadth - 1) + 3) * config.num_heads
     count += bias * {"none": 0, "shared": 1, "blocks": layers}[config.relative_bias]
     each = width // config.num_heads

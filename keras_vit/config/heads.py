@@ -17,7 +17,7 @@ class HeadKind:
 
     Attributes:
         name: what the head answers, as `"classes"`.
-        output: `"logits"`, `"numbers"`, `"embedding"` or `"tokens"`.
+        output: `"logits"`, `"numbers"`, `"embedding"`, `"tokens"`, a `"map"`, or `"queries"` with an answer each.
         axes: the shape rule, as `"B K"`: a batch, K outputs of the head, T tokens, D or E values, H and W of the image.
             A head on all tokens has `T` before its `K`.
         precision: `"float32"`, which is at least that, or `"model"`, that of the model's other layers.
@@ -36,6 +36,14 @@ class HeadKind:
 HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
 SEGMENTATION, DEPTH = "segmentation", "depth"  # kinds of heads that make maps, and tasks
 MAP_HEADS = {SEGMENTATION: "segmentation_head", DEPTH: "depth_head"}  # the layer with the weights, by task
+DETECTION = "detection"  # a task whose answers are of queries
+KEYPOINTS = "keypoints"  # a task, and the kind of its head: heatmaps of points
+DENSE_HEADS = {**MAP_HEADS, DETECTION: "detection_head", KEYPOINTS: "keypoint_head"}
+CLASS_LOGITS, MASK_LOGITS, LOGITS, BOXES = "class_logits", "mask_logits", "logits", "boxes"  # of queries
+OBJECTNESS, CLASS_EMBEDDINGS, HEATMAPS = "objectness", "class_embeddings", "heatmaps"
+OF_QUERIES = "queries"  # the kind of a head whose answers are of queries
+NAMED_OUTPUTS = (CLASS_LOGITS, MASK_LOGITS, BOXES, OBJECTNESS, CLASS_EMBEDDINGS, HEATMAPS)  # in a dict or a file
+WITH_NAMED_OUTPUTS = (OF_QUERIES, KEYPOINTS)  # kinds of heads that files answer by, as they are
 # A new kind of head is a row here, its layer, and its names in the files of a family.
 HEAD_KINDS: Mapping[str, HeadKind] = {
     kind.name: kind
@@ -47,7 +55,10 @@ HEAD_KINDS: Mapping[str, HeadKind] = {
         HeadKind("pooled", "embedding", "B D", "model", ("pooling",)),
         HeadKind(SEGMENTATION, "logits", "B H W K", "float32", (MAP_HEADS[SEGMENTATION],), exclusive=True),
         HeadKind(DEPTH, "numbers", "B H W", "float32", (MAP_HEADS[DEPTH],)),  # metres, or an inverse of them
+        HeadKind(KEYPOINTS, "numbers", "B H W K", "float32", (DENSE_HEADS[KEYPOINTS],)),  # a heatmap of each of K
+        HeadKind("map", "map", "B H W D", "model", ("neck",)),
         HeadKind("tokens", "tokens", "B T D", "model", ()),
+        HeadKind(OF_QUERIES, OF_QUERIES, "B Q K", "float32", ()),  # classes of masks or boxes, next to these
     )
 }
 WITH_HEAD = tuple(kind.name for kind in HEAD_KINDS.values() if kind.layers == HEADS)
@@ -56,6 +67,9 @@ DEFAULT_HEAD = WITH_HEAD[0]
 # Of at least float32 in a model of half precision, with those that join the outputs of two heads.
 FLOAT32_LAYERS = tuple({name: 0 for kind in HEAD_KINDS.values() if kind.precision == "float32" for name in kind.layers})
 UNITS = "units"  # the layer after a head of numbers that brings them to the unit of the data
+MASKS, BOX_HEAD = "masks", "boxes"  # kinds of heads on queries: of segmentation, of detection
+OPEN_BOX_HEAD = "open_boxes"  # kind of a head of boxes that are compared with texts
+QUERIES = "query_tokens"  # the layer that adds queries to the tokens in front of the last blocks
 DEPTHS = "depths"  # the layer after a depth head that makes depths of its maps
 FLOAT32_LAYERS += ("average", "activation", UNITS)
 
@@ -76,7 +90,7 @@ class OutputSpec:
 
     @property
     def kind(self) -> str:
-        """`"logits"`, `"scores"` of logits that an activation follows, `"numbers"`, `"embedding"` or `"tokens"`."""
+        """`"scores"` of logits that an activation follows, else the output of the head, as `"logits"`."""
         return "scores" if self.classifies and self.activation != "linear" else self.head.output
 
     @property
@@ -105,7 +119,8 @@ def tap_blocks(rule: str, count: int, num_layers: int) -> tuple[int, ...]:
 
     Args:
         rule: `"last"`: the last `count`; `"even"`: evenly spread up to the last, as DINOv2's depth heads, Depth
-            Anything V2 and DINOv3, where of 24 blocks the first is 5; `"dpt"`: the same, where it is 6, as Intel's.
+            Anything V2 and DINOv3, where of 24 blocks the first is 5; `"dpt"`: the same, where it is 6, as Intel's;
+            `"thirds"`: of four taps those after a third, a half, two thirds and all blocks, as BEiT's UPerNet.
         count: of taps.
         num_layers: of the encoder.
 
@@ -120,5 +135,7 @@ def tap_blocks(rule: str, count: int, num_layers: int) -> tuple[int, ...]:
         )
     if rule == "last" or count == 1:
         return tuple(range(num_layers - count + 1, num_layers + 1))
+    if rule == "thirds" and count == 4:
+        return tuple(math.ceil(num_layers * number / 6) for number in (2, 3, 4, 6))
     blocks = tuple(math.ceil(num_layers * number / count) for number in range(1, count + 1))
     return (5, 12, 18, 24) if rule == "even" and blocks == (6, 12, 18, 24) else blocks

@@ -109,8 +109,7 @@ def check_grid(name: str, grid: Any) -> tuple[int, int]:
     ints = [n for n in values if isinstance(n, (int, np.integer)) and not isinstance(n, bool)]
     if len(values) != 2 or len(ints) != 2 or min(ints) < 1:
         raise ArgumentError(
-            f"`{name}` must be (h, w), two numbers of patches of at least 1.\nReceived: {name}={grid!r}.",
-            parameters=(name,),
+            f"`{name}` must be (h, w), two numbers of patches of at least 1.\nReceived: {name}={grid!r}."
         )
     return int(values[0]), int(values[1])
 

@@ -50,8 +50,7 @@ def growing_stages(
         raise ArgumentError(
             "images grow from one epoch to another, so there must be two at least.\n"
             f"Received: epochs={epochs}, start_image_size={_shown(start)}. Ask for more, or leave `start_image_size` "
-            "out.",
-            parameters=("start_image_size", "epochs"),
+            "out."
         )
     count = min(STAGES, epochs)
     found: list[ResolutionStage] = []
@@ -68,8 +67,7 @@ def check_start_size(start: Pair, final: Pair) -> None:
         raise ArgumentError(
             "`start_image_size` must be below the size at which training ends, on one side at least, and above it on "
             f"none.\nReceived: start_image_size={_shown(start)}, {_shown(final)} at the end. Choose a smaller one, or "
-            "leave it out.",
-            parameters=("start_image_size",),
+            "leave it out."
         )
 
 

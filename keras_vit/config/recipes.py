@@ -8,19 +8,22 @@ are those of the source's own batch size; `keras_vit.plan` fits them to another.
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from keras_vit.checks import (
     ArgumentError,
+    Count,
+    Fraction,
+    NonNegative,
+    Number,
+    Positive,
+    PositiveInt,
     check_choice,
-    check_flag,
-    check_fraction,
-    check_nonnegative,
-    check_number,
     check_positive,
-    check_positive_int,
-    check_steps,
+    check_text,
     did_you_mean,
+    one_of,
+    validate,
     with_parameters,
 )
 from keras_vit.config.progressive_resizing import check_start_size
@@ -33,24 +36,21 @@ STAGES = ("pretrain", "finetune")
 OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("cosine", "linear", "rsqrt")
 LOSSES = ("softmax", "sigmoid")
-ACCUMULATOR_DTYPES = (None, "float32", "bfloat16")
+ACCUMULATOR_DTYPES = ("float32", "bfloat16")
 
-_COUNTS = ("batch_size", "accumulation_steps")
-_OPTIONAL_COUNTS = ("steps", "epochs", "image_size", "start_image_size", "train_images", "timescale")
-_SHARES = ("momentum", "beta_1", "beta_2", "label_smoothing", "dropout_rate", "stochastic_depth_rate", "ema_momentum")
-_AMOUNTS = ("final_learning_rate", "weight_decay")  # at least 0
-_CHOICES = {
-    "stage": STAGES,
-    "optimizer": OPTIMIZERS,
-    "schedule": SCHEDULES,
-    "loss": LOSSES,
-    "accumulator_dtype": ACCUMULATOR_DTYPES,
-}
-_TEXTS = ("name", "source", "augmentation")
-_TUPLES = ("models", "learning_rate_grid")
-_PAIRS = ("citations", "model_fields")  # of a field's name and a value
+_TEXTS = ("name", "source", "augmentation")  # whose words are no numbers
 _SHOWN = 4  # names from all over the table, where none is near
 _NEEDS_NO_CITATION = ("name", "source", "stage", "models", "citations")
+
+
+def _as_tuple(_: str, values: Iterable[Any]) -> tuple[Any, ...]:
+    """Of a list, as JSON has it."""
+    return tuple(values)
+
+
+def _as_pairs(_: str, pairs: Iterable[Any]) -> tuple[tuple[Any, Any], ...]:
+    """Of a field's name and a value."""
+    return tuple((name, value) for name, value in pairs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,77 +106,52 @@ class Recipe:
         TypeError: for a value of the wrong type.
     """
 
-    name: str
-    source: str
-    stage: str
-    optimizer: str
-    batch_size: int
-    learning_rate: float
-    schedule: str
-    augmentation: str
-    citations: tuple[tuple[str, str], ...]
-    models: tuple[str, ...] = ()
-    warmup_steps: int | None = None
-    warmup_fraction: float | None = None
-    steps: int | None = None
-    epochs: int | None = None
-    final_learning_rate: float = 0.0
-    timescale: int | None = None
-    cooldown_steps: int = 0
-    weight_decay: float = 0.0
-    momentum: float | None = None
-    beta_1: float | None = None
-    beta_2: float | None = None
-    accumulator_dtype: str | None = None
-    clip_norm: float | None = None
-    loss: str = "softmax"
-    label_smoothing: float = 0.0
-    head_bias: float = 0.0
-    dropout_rate: float | None = None
-    stochastic_depth_rate: float | None = None
+    name: Annotated[str, check_text]
+    source: Annotated[str, check_text]
+    stage: Annotated[str, one_of(STAGES)]
+    optimizer: Annotated[str, one_of(OPTIMIZERS)]
+    batch_size: PositiveInt
+    learning_rate: Positive
+    schedule: Annotated[str, one_of(SCHEDULES)]
+    augmentation: Annotated[str, check_text]
+    citations: Annotated[tuple[tuple[str, str], ...], _as_pairs]
+    models: Annotated[tuple[str, ...], _as_tuple] = ()
+    warmup_steps: Count | None = None
+    warmup_fraction: Fraction | None = None
+    steps: PositiveInt | None = None
+    epochs: PositiveInt | None = None
+    final_learning_rate: NonNegative = 0.0
+    timescale: PositiveInt | None = None
+    cooldown_steps: Count = 0
+    weight_decay: NonNegative = 0.0
+    momentum: Fraction | None = None
+    beta_1: Fraction | None = None
+    beta_2: Fraction | None = None
+    accumulator_dtype: Annotated[str, one_of(ACCUMULATOR_DTYPES)] | None = None
+    clip_norm: Positive | None = None
+    loss: Annotated[str, one_of(LOSSES)] = "softmax"
+    label_smoothing: Fraction = 0.0
+    head_bias: Number = 0.0
+    dropout_rate: Fraction | None = None
+    stochastic_depth_rate: Fraction | None = None
     representation_layer: bool | None = None
-    model_fields: tuple[tuple[str, object], ...] = ()
-    accumulation_steps: int = 1
-    ema_momentum: float | None = None
-    image_size: int | None = None
-    start_image_size: int | None = None
-    learning_rate_grid: tuple[float, ...] = ()
-    train_images: int | None = None
+    model_fields: Annotated[tuple[tuple[str, object], ...], _as_pairs] = ()
+    accumulation_steps: PositiveInt = 1
+    ema_momentum: Fraction | None = None
+    image_size: PositiveInt | None = None
+    start_image_size: PositiveInt | None = None
+    learning_rate_grid: Annotated[tuple[float, ...], _as_tuple] = ()
+    train_images: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        for field in _TEXTS:
-            if not isinstance(getattr(self, field), str):
-                raise TypeError(f"`{field}` must be a string.\nReceived: {field}={getattr(self, field)!r}.")
-        for field in _TUPLES:  # JSON has made them lists
-            object.__setattr__(self, field, tuple(getattr(self, field)))
-        for field in _PAIRS:
-            object.__setattr__(self, field, tuple((name, value) for name, value in getattr(self, field)))
-        for field, choices in _CHOICES.items():
-            if getattr(self, field) is not None or None not in choices:
-                check_choice(field, getattr(self, field), tuple(choice for choice in choices if choice is not None))
-        self._check_numbers()
+        validate(self)
+        for rate in self.learning_rate_grid:
+            check_positive("learning_rate_grid", rate)
         self._check_together()
         for name, _ in self.citations:
             check_choice("citations", name, [field.name for field in dataclasses.fields(self)])
         for name, _ in self.model_fields:
             check_choice("model_fields", name, list(RECORD_OF))
-
-    def _check_numbers(self) -> None:
-        for field in (*_COUNTS, *(field for field in _OPTIONAL_COUNTS if getattr(self, field) is not None)):
-            object.__setattr__(self, field, check_positive_int(field, getattr(self, field)))
-        for field in _SHARES:
-            if getattr(self, field) is not None:
-                check_fraction(field, getattr(self, field))
-        for field in _AMOUNTS:
-            check_nonnegative(field, getattr(self, field))
-        for rate in (self.learning_rate, *self.learning_rate_grid):
-            check_positive("learning_rate", rate)
-        if self.clip_norm is not None:
-            check_positive("clip_norm", self.clip_norm)
-        object.__setattr__(self, "cooldown_steps", check_steps("cooldown_steps", self.cooldown_steps))
-        check_number("head_bias", self.head_bias)
-        if self.representation_layer is not None:
-            check_flag("representation_layer", self.representation_layer)
 
     def _check_together(self) -> None:
         for first, second in (("steps", "epochs"), ("warmup_steps", "warmup_fraction")):
@@ -186,10 +161,6 @@ class Recipe:
                     f"a recipe has either `{first}` or `{second}`.\n"
                     f"Received: {first}={given[first]}, {second}={given[second]}."
                 )
-        if self.warmup_steps is not None:
-            object.__setattr__(self, "warmup_steps", check_steps("warmup_steps", self.warmup_steps))
-        else:
-            check_fraction("warmup_fraction", self.warmup_fraction)
         if self.published_steps is not None and (self.warmup_steps or 0) >= self.published_steps:
             raise ValueError(
                 "the rate falls after its warm-up, so `warmup_steps` must be fewer than all steps.\n"
@@ -329,8 +300,7 @@ def find_recipe(name_or_record: Recipe | str) -> Recipe:
         some = f" Some of them: {', '.join(map(repr, names[:: len(names) // _SHOWN]))}."
         raise ArgumentError(
             "`recipe` must be a name in `keras_vit.RECIPES` (`keras-vit recipes` prints them) or a `Recipe`.\n"
-            f"Received: {name_or_record!r}.{did_you_mean(name_or_record, RECIPES) or some}",
-            parameters=("recipe",),
+            f"Received: {name_or_record!r}.{did_you_mean(name_or_record, RECIPES) or some}"
         )
     return RECIPES[name_or_record]
 

@@ -1,16 +1,20 @@
 """The five records of a `ViTConfig`, each with its own checks: patches, tokens, positions, blocks and pooling."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from keras_vit.checks import (
-    check_choice,
-    check_flag,
-    check_fraction,
+    ArgumentError,
+    Count,
+    Fraction,
+    Number,
+    Positive,
+    PositiveInt,
     check_int,
     check_number,
-    check_positive,
     check_positive_int,
+    one_of,
+    validate,
 )
 from keras_vit.config.parts import LAYER_SCALES, NORM_POSITIONS, PART_FIELDS, QKV_BIASES, Part, block_parts
 from keras_vit.renamed import accepts_old_names
@@ -30,16 +34,104 @@ ROTARY_LAYOUTS = ("half", "interleaved")
 ROTARY_AXES = ("yx", "xy")
 ROTARY_COORDINATES = ("unit", "grid")
 ROTARY_PERIODS = ("computed", "stored")
-ATTENTIONS = ("global", "axial")
+ATTENTIONS = ("global", "axial", "windowed")
 LAST_BLOCK_OUTPUTS = ("pooled", "all")
 PAPER_VALUES = {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6}  # of what no weights of a file show
-ENCODER_FIELDS = ("num_layers", "attention", "pre_norm")  # of `Blocks`, and of the encoder: no single block has them
+ENCODER_FIELDS = (
+    "num_layers",
+    "attention",
+    "pre_norm",
+    "global_blocks",
+)  # of `Blocks`, and of the encoder: no single block has them
+_MOST_LAYERS = 1000  # of what a file says too: a billion would fill the memory before a layer is built
 ADDED_POSITIONS = ("learned", "learned2d", *FIXED_POSITIONS)  # kinds that are a table which is added to tokens
 
 _MEAN, _FIRST = '"gap" is the mean of the patch tokens.', '"token" takes the class token.'
 _OTHER_POOLINGS = dict.fromkeys(("avg", "average", "mean", "global_average"), _MEAN)  # what others call them
 _OTHER_POOLINGS |= dict.fromkeys(("max", "maximum"), f"There is no maximum; {_MEAN}")
 _OTHER_POOLINGS |= dict.fromkeys(("cls", "tok", "first", "class_token"), _FIRST)
+
+
+def set_field(record: Any, field: str, value: Any) -> None:
+    """Gives a frozen record the checked value of a field."""
+    object.__setattr__(record, field, value)
+
+
+def check_epsilon(name: str, value: Any) -> float:
+    """`value`; raises unless it is a number above 0 and below 1."""
+    if not 0 < check_number(name, value) < 1:
+        raise ValueError(
+            f"`{name}` is added to a variance, so it must be small and positive.\nReceived: {name}={value}."
+        )
+    return value
+
+
+def check_heads(record: Any) -> None:
+    """Raises unless every head of a tower has the same width."""
+    if record.hidden_size % record.num_heads:
+        raise ValueError(
+            "`hidden_size` must be a multiple of `num_heads`, so that every head has the same width.\n"
+            f"Received: hidden_size={record.hidden_size}, num_heads={record.num_heads}."
+        )
+
+
+def check_statistics(name: str, statistics: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """`statistics` as tuples; raises unless they are a mean and a positive deviation of each channel."""
+    pair = [tuple(each) if isinstance(each, (tuple, list)) else () for each in statistics]
+    if len(pair) != 2 or not pair[0] or len(pair[0]) != len(pair[1]) or min(pair[1]) <= 0:
+        raise ValueError(
+            f"`{name}` must be (mean, std), with a number for each channel and deviations above zero.\n"
+            f"Received: {name}={statistics!r}."
+        )
+    return pair[0], pair[1]
+
+
+def check_patch_padding(padding: int, patch_size: int) -> int:
+    """`padding`; raises unless there are as many patches as without it."""
+    if 2 * padding >= patch_size:
+        raise ValueError(
+            "`patch_padding` must be less than half of `patch_size`, so that there are as many patches as without it.\n"
+            f"Received: patch_padding={padding}, patch_size={patch_size}."
+        )
+    return padding
+
+
+def _check_places(name: str, places: Any) -> tuple[int, ...]:
+    if not isinstance(places, (tuple, list)) or not places:
+        raise TypeError(f"`{name}` must be None or a tuple of indices, from 0.\nReceived: {name}={places!r}.")
+    return tuple(check_int(name, place, 0) for place in places)
+
+
+def _check_numbers(name: str, numbers: Any) -> tuple[int, ...]:
+    if not isinstance(numbers, (tuple, list)):
+        raise TypeError(f"`{name}` must be a tuple of numbers of blocks, from 1.\nReceived: {name}={numbers!r}.")
+    return tuple(check_positive_int(name, number) for number in numbers)
+
+
+def _check_layers(name: str, value: Any) -> int:
+    if check_positive_int(name, value) > _MOST_LAYERS:
+        raise ArgumentError(f"`{name}` must be at most {_MOST_LAYERS:,}.\nReceived: {name}={value:,}.")
+    return int(value)
+
+
+def _check_kv_heads(given: Any, num_heads: int, num_layers: int) -> tuple[int, ...] | None:
+    """One number for each block, or `None` where all have as many as queries."""
+    if given is None:
+        return None
+    counts = (given,) * num_layers if isinstance(given, int) else tuple(given)
+    counts = tuple(check_positive_int("kv_heads", count) for count in counts)
+    if len(counts) != num_layers or any(num_heads % count for count in counts):
+        raise ValueError(
+            "`kv_heads` must have a number for each block that divides `num_heads`, so that groups are alike.\n"
+            f"Received: kv_heads={given!r}, num_heads={num_heads}, num_layers={num_layers}."
+        )
+    return None if set(counts) == {num_heads} else counts
+
+
+def _check_stages(name: str, stages: Any) -> tuple[int, ...]:
+    if not isinstance(stages, (tuple, list)):
+        raise TypeError(f"`{name}` must be None or a tuple of block counts.\nReceived: {name}={stages!r}.")
+    return tuple(check_positive_int(name, blocks) for blocks in stages)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,28 +142,25 @@ class Patches:
         patch_size: P, side of a patch in pixels of what is cut: the image, or the ResNet's feature map.
         patch_bias: whether the patches' projection has a bias; CLIP's has none.
         patch_norm: whether a norm follows that projection, before positions, as in AIMv2.
+        patch_padding: zeros around what is cut, less than half a patch, so that the grid stays, and each patch begins
+            so many pixels further up and left; 2 in ViTPose (arXiv:2204.12484).
         pixel_statistics: mean and deviation of each channel, by which the model itself normalises pixels of [0, 1], as
             C-RADIO does (arXiv:2412.07679); `None` for images that are prepared.
         resnet_stages: blocks in each ResNet stage of a hybrid, `()` for its root alone, `None` for no ResNet.
         resnet_width_factor: 1.0 is a root of 64 channels.
     """
 
-    patch_size: int
+    patch_size: PositiveInt
     patch_bias: bool = True
     patch_norm: bool = False
-    pixel_statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    resnet_stages: tuple[int, ...] | None = None
-    resnet_width_factor: float = 1.0
+    patch_padding: Count = 0
+    pixel_statistics: Annotated[tuple[tuple[float, ...], tuple[float, ...]], check_statistics] | None = None
+    resnet_stages: Annotated[tuple[int, ...], _check_stages] | None = None
+    resnet_width_factor: Number = 1.0
 
     def __post_init__(self) -> None:
-        set_field(self, "patch_size", check_positive_int("patch_size", self.patch_size))
-        check_flag("patch_bias", self.patch_bias)
-        check_flag("patch_norm", self.patch_norm)
-        if self.pixel_statistics is not None:
-            set_field(self, "pixel_statistics", check_statistics(self.pixel_statistics))
-        if self.resnet_stages is not None:
-            set_field(self, "resnet_stages", _check_stages(self.resnet_stages))
-        check_number("resnet_width_factor", self.resnet_width_factor)
+        validate(self)
+        check_patch_padding(self.patch_padding, self.patch_size)
         width = 64 * self.resnet_width_factor
         if self.resnet_stages is not None and not (width >= 32 and width % 32 == 0):
             raise ValueError(
@@ -110,18 +199,13 @@ class Tokens:
     """
 
     class_token: bool | None = None
-    class_tokens: int = 1
+    class_tokens: PositiveInt = 1
     distilled: bool = False
-    registers: int = 0
-    patch_dropout_rate: float = 0.0
+    registers: Count = 0
+    patch_dropout_rate: Fraction = 0.0
 
     def __post_init__(self) -> None:
-        if self.class_token is not None and not isinstance(self.class_token, bool):
-            raise TypeError(f"`class_token` must be True, False or None.\nReceived: class_token={self.class_token!r}.")
-        set_field(self, "class_tokens", check_positive_int("class_tokens", self.class_tokens))
-        check_flag("distilled", self.distilled)
-        set_field(self, "registers", check_int("registers", self.registers, 0))
-        check_fraction("patch_dropout_rate", self.patch_dropout_rate)
+        validate(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +219,8 @@ class Positions:
             of MAE and of AIMv2 for native sizes (arXiv:2111.06377, arXiv:2411.14402). `"none"` is no position.
         position_injection: where positions are added: once after the `"stem"`; before each of the `"blocks"`, each
             with its own table; or there with one table, `"blocks_shared"`. Appendix D.4, table 8.
+        position_offset: whether a learned vector is added to all patches alike, where positions are added at the stem:
+            in ViTPose (arXiv:2204.12484) the row of a class token that is not there.
         relative_bias: whether every head adds a learned number to its logits for the offset of two patches, from a
             table of each of the `"blocks"` or from one that is `"shared"` (BEiT, arXiv:2106.08254); `"none"` by
             default. A table of `position_embedding` may be there too.
@@ -155,33 +241,22 @@ class Positions:
             by 0.
     """
 
-    position_embedding: str = "learned"
-    position_injection: str = "stem"
-    relative_bias: str = "none"
-    rotary: str = "none"
-    rotary_theta: float = 100.0
-    rotary_layout: str = "half"
-    rotary_axes: str = "yx"
-    rotary_coordinates: str = "unit"
-    rotary_offset: float = 0.0
-    rotary_reference: int | None = None
-    rotary_periods: str = "computed"
+    position_embedding: Annotated[str, one_of(POSITION_EMBEDDINGS)] = "learned"
+    position_injection: Annotated[str, one_of(POSITION_INJECTIONS)] = "stem"
+    position_offset: bool = False
+    relative_bias: Annotated[str, one_of(RELATIVE_BIASES)] = "none"
+    rotary: Annotated[str, one_of(ROTATIONS)] = "none"
+    rotary_theta: Positive = 100.0
+    rotary_layout: Annotated[str, one_of(ROTARY_LAYOUTS)] = "half"
+    rotary_axes: Annotated[str, one_of(ROTARY_AXES)] = "yx"
+    rotary_coordinates: Annotated[str, one_of(ROTARY_COORDINATES)] = "unit"
+    rotary_offset: Number = 0.0
+    rotary_reference: PositiveInt | None = None
+    rotary_periods: Annotated[str, one_of(ROTARY_PERIODS)] = "computed"
     rotary_class_angles: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
-        check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)
-        check_choice("relative_bias", self.relative_bias, RELATIVE_BIASES)
-        check_choice("rotary", self.rotary, ROTATIONS)
-        check_positive("rotary_theta", self.rotary_theta)
-        check_choice("rotary_layout", self.rotary_layout, ROTARY_LAYOUTS)
-        check_choice("rotary_axes", self.rotary_axes, ROTARY_AXES)
-        check_choice("rotary_coordinates", self.rotary_coordinates, ROTARY_COORDINATES)
-        check_number("rotary_offset", self.rotary_offset)
-        check_choice("rotary_periods", self.rotary_periods, ROTARY_PERIODS)
-        check_flag("rotary_class_angles", self.rotary_class_angles)
-        if self.rotary_reference is not None:
-            set_field(self, "rotary_reference", check_positive_int("rotary_reference", self.rotary_reference))
+        validate(self)
 
 
 @accepts_old_names
@@ -224,67 +299,61 @@ class Blocks:
         rematerialize: whether training computes every block again on the way back instead of keeping what is
             inside it. The numbers are the same, it takes about a third more time, and far less memory.
         attention: `"global"`, or `"axial"`: each block attends along rows, then along columns, with an MLP after
-            each, so without a class token (appendix D.6).
+            each, so without a class token (appendix D.6); or `"windowed"`: patches attend to those of their own window,
+            with learned positions of rows and columns and without a class token, as in SAM (arXiv:2304.02643).
+        window_size: side of these windows in patches.
+        global_blocks: which blocks have no windows then, counted from 1.
         merged_tokens: how many pairs of like patches each block merges into one (ToMe, arXiv:2210.09461), at most half
             of them: less work, and approximately the same answers.
     """
 
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    mlp_dim: int
-    dropout_rate: float = 0.0
-    attention_dropout_rate: float = 0.0
-    stochastic_depth_rate: float = 0.0
-    activation: str = None  # type: ignore[assignment]  # which `__post_init__` resolves
-    norm: str = "layer"
-    layer_norm_epsilon: float = None  # type: ignore[assignment]
+    hidden_size: PositiveInt
+    num_layers: Annotated[int, _check_layers]
+    num_heads: PositiveInt
+    mlp_dim: PositiveInt
+    dropout_rate: Fraction = 0.0
+    attention_dropout_rate: Fraction = 0.0
+    stochastic_depth_rate: Fraction = 0.0
+    activation: Annotated[str, one_of(ACTIVATIONS)] = None  # type: ignore[assignment]  # which `__post_init__` resolves
+    norm: Annotated[str, one_of(NORMS)] = "layer"
+    layer_norm_epsilon: Annotated[float, check_epsilon] = None  # type: ignore[assignment]
     pre_norm: bool = False
-    norm_position: str = "pre"
-    qkv_bias: str = "all"
+    norm_position: Annotated[str, one_of(NORM_POSITIONS)] = "pre"
+    qkv_bias: Annotated[str, one_of(QKV_BIASES)] = "all"
     proj_bias: bool = True
     mlp_bias: bool = True
     gated_mlp: bool = False
-    qk_norm: str = "none"
+    qk_norm: Annotated[str, one_of(QK_NORMS)] = "none"
     kv_heads: tuple[int, ...] | None = None
-    layer_scale: str = "none"
-    layer_scale_init: float = 1e-5
+    layer_scale: Annotated[str, one_of(LAYER_SCALES)] = "none"
+    layer_scale_init: Number = 1e-5
     attention_norm: bool = False
     mlp_norm: bool = False
     rematerialize: bool = False
-    attention: str = "global"
-    merged_tokens: int = 0
+    attention: Annotated[str, one_of(ATTENTIONS)] = "global"
+    window_size: PositiveInt | None = None
+    global_blocks: Annotated[tuple[int, ...], _check_numbers] = ()
+    merged_tokens: Count = 0
 
     def __post_init__(self) -> None:
         set_field(self, "unspecified", tuple(name for name in PAPER_VALUES if getattr(self, name) is None))
         for name in self.unspecified:
             set_field(self, name, PAPER_VALUES[name])
-        for field in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
-            set_field(self, field, check_positive_int(field, getattr(self, field)))
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                "`hidden_size` must be a multiple of `num_heads`, so that every head has the same width.\n"
-                f"Received: hidden_size={self.hidden_size}, num_heads={self.num_heads}."
-            )
-        for field in ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"):
-            check_fraction(field, getattr(self, field))
-        check_choice("activation", self.activation, ACTIVATIONS)
-        check_choice("attention", self.attention, ATTENTIONS)
-        check_flag("pre_norm", self.pre_norm)
-        check_choice("norm_position", self.norm_position, NORM_POSITIONS)
-        check_choice("qkv_bias", self.qkv_bias, tuple(QKV_BIASES))
-        for field in ("proj_bias", "mlp_bias", "gated_mlp"):
-            check_flag(field, getattr(self, field))
-        check_choice("norm", self.norm, NORMS)
-        check_choice("qk_norm", self.qk_norm, QK_NORMS)
+        validate(self)
+        check_heads(self)
         set_field(self, "kv_heads", _check_kv_heads(self.kv_heads, self.num_heads, self.num_layers))
-        check_choice("layer_scale", self.layer_scale, LAYER_SCALES)
-        check_number("layer_scale_init", self.layer_scale_init)
-        check_flag("attention_norm", self.attention_norm)
-        check_flag("mlp_norm", self.mlp_norm)
-        check_flag("rematerialize", self.rematerialize)
-        set_field(self, "merged_tokens", check_int("merged_tokens", self.merged_tokens, 0))
-        check_epsilon(self.layer_norm_epsilon)
+        is_windowed = self.attention == "windowed"
+        if is_windowed != (self.window_size is not None) or (self.global_blocks and not is_windowed):
+            raise ValueError(
+                '`attention="windowed"` goes with a `window_size`, and `global_blocks` with both.\n'
+                f"Received: attention={self.attention!r}, window_size={self.window_size}, "
+                f"global_blocks={self.global_blocks}."
+            )
+        if max(self.global_blocks, default=0) > self.num_layers:
+            raise ValueError(
+                "`global_blocks` must be numbers of blocks, from 1.\n"
+                f"Received: global_blocks={self.global_blocks}, num_layers={self.num_layers}."
+            )
 
     unspecified: ClassVar[tuple[str, ...]] = ()  # fields that a file or record may decide, as nothing was said of them
 
@@ -297,6 +366,10 @@ class Blocks:
         """The dense kernels of the block of that number, if it attends once."""
         kinds = {name: getattr(self, name) for name in PART_FIELDS} | {"kv_heads": self.kv_heads_of(index)}
         return block_parts(self.hidden_size, self.mlp_dim, **kinds)
+
+    def window_of(self, index: int) -> int | None:
+        """`window_size` of the block of that number, from 0; `None` where it attends to all patches."""
+        return None if index + 1 in self.global_blocks else self.window_size
 
     def kv_heads_of(self, index: int) -> int | None:
         """`kv_heads` of the block of that number."""
@@ -321,90 +394,26 @@ class Pooling:
             from them (timm's `fc_norm`), or `"none"`.
         representation_size: width of the tanh layer before the head (section 3.1), or `None` for none.
         projection_size: E, width of a linear layer before the head, as of CLIP's embedding, or `None` for none.
+        neck_size: channels of the map that a neck of convolutions makes of all tokens, as in SAM (arXiv:2304.02643), or
+            `None` for no neck.
         normalize_embedding: whether what the head reads is divided by its length, so that logits are cosines times a
             factor.
         last_block_outputs: `"pooled"` computes in the last block only the tokens that the pooling reads (the
             same numbers in less time), `"all"` computes every token.
     """
 
-    pooling: str = "token"
-    class_token_indices: tuple[int, ...] | None = None
-    class_token_reduction: str = "mean"
-    map_heads: int | None = None
-    map_mlp_dim: int | None = None
+    pooling: Annotated[str, one_of(POOLINGS, _OTHER_POOLINGS)] = "token"
+    class_token_indices: Annotated[tuple[int, ...], _check_places] | None = None
+    class_token_reduction: Annotated[str, one_of(CLASS_TOKEN_REDUCTIONS)] = "mean"
+    map_heads: PositiveInt | None = None
+    map_mlp_dim: PositiveInt | None = None
     pool_prefix_tokens: bool = False
-    final_norm: str = "tokens"
-    representation_size: int | None = None
-    projection_size: int | None = None
+    final_norm: Annotated[str, one_of(FINAL_NORMS)] = "tokens"
+    representation_size: PositiveInt | None = None
+    projection_size: PositiveInt | None = None
+    neck_size: PositiveInt | None = None
     normalize_embedding: bool = False
-    last_block_outputs: str = "pooled"
+    last_block_outputs: Annotated[str, one_of(LAST_BLOCK_OUTPUTS)] = "pooled"
 
     def __post_init__(self) -> None:
-        check_choice("pooling", self.pooling, POOLINGS, _OTHER_POOLINGS)
-        if self.class_token_indices is not None:
-            set_field(self, "class_token_indices", _check_places(self.class_token_indices))
-        check_choice("class_token_reduction", self.class_token_reduction, CLASS_TOKEN_REDUCTIONS)
-        check_choice("final_norm", self.final_norm, FINAL_NORMS)
-        check_choice("last_block_outputs", self.last_block_outputs, LAST_BLOCK_OUTPUTS)
-        check_flag("normalize_embedding", self.normalize_embedding)
-        check_flag("pool_prefix_tokens", self.pool_prefix_tokens)
-        for field in ("representation_size", "projection_size", "map_heads", "map_mlp_dim"):
-            if (size := getattr(self, field)) is not None:
-                set_field(self, field, check_positive_int(field, size))
-
-
-def set_field(record: Any, field: str, value: Any) -> None:
-    """Gives a frozen record the checked value of a field."""
-    object.__setattr__(record, field, value)
-
-
-def check_epsilon(value: Any) -> None:
-    """Raises unless `layer_norm_epsilon` is a number above 0 and below 1."""
-    check_number("layer_norm_epsilon", value)
-    if not 0 < value < 1:
-        raise ValueError(
-            "`layer_norm_epsilon` is added to a variance, so it must be small and positive.\n"
-            f"Received: layer_norm_epsilon={value}."
-        )
-
-
-def check_statistics(statistics: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """`pixel_statistics` as tuples; raises unless they are a mean and a positive deviation of each channel."""
-    pair = [tuple(each) if isinstance(each, (tuple, list)) else () for each in statistics]
-    if len(pair) != 2 or not pair[0] or len(pair[0]) != len(pair[1]) or min(pair[1]) <= 0:
-        raise ValueError(
-            "`pixel_statistics` must be (mean, std), with a number for each channel and deviations above zero.\n"
-            f"Received: pixel_statistics={statistics!r}."
-        )
-    return pair[0], pair[1]
-
-
-def _check_places(places: Any) -> tuple[int, ...]:
-    if not isinstance(places, (tuple, list)) or not places:
-        raise TypeError(
-            f"`class_token_indices` must be None or a tuple of indices, from 0.\n"
-            f"Received: class_token_indices={places!r}."
-        )
-    return tuple(check_int("class_token_indices", place, 0) for place in places)
-
-
-def _check_kv_heads(given: Any, num_heads: int, num_layers: int) -> tuple[int, ...] | None:
-    """One number for each block, or `None` where all have as many as queries."""
-    if given is None:
-        return None
-    counts = (given,) * num_layers if isinstance(given, int) else tuple(given)
-    counts = tuple(check_positive_int("kv_heads", count) for count in counts)
-    if len(counts) != num_layers or any(num_heads % count for count in counts):
-        raise ValueError(
-            "`kv_heads` must have a number for each block that divides `num_heads`, so that groups are alike.\n"
-            f"Received: kv_heads={given!r}, num_heads={num_heads}, num_layers={num_layers}."
-        )
-    return None if set(counts) == {num_heads} else counts
-
-
-def _check_stages(stages: Any) -> tuple[int, ...]:
-    if not isinstance(stages, (tuple, list)):
-        raise TypeError(
-            f"`resnet_stages` must be None or a tuple of block counts.\nReceived: resnet_stages={stages!r}."
-        )
-    return tuple(check_positive_int("resnet_stages", blocks) for blocks in stages)
+        validate(self)

@@ -7,6 +7,7 @@ in its record.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -86,7 +87,7 @@ class ResNetConfig:
         return math.ceil(height / self.stride), math.ceil(width / self.stride)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class EncoderFamily:
     """Models that differ in size alone.
 
@@ -129,7 +130,11 @@ ENCODERS = {
 
 def encoder(name: str) -> ViTConfig:
     """The `ViTConfig` of a name of `ENCODERS`, as `"dinov2/S14"`."""
-    family, size = FAMILIES[family_of(name)], name.partition("/")[2]
+    return _encoder(FAMILIES[family_of(name)], name.partition("/")[2])
+
+
+@functools.cache
+def _encoder(family: EncoderFamily, size: str) -> ViTConfig:
     fields = {**family.fields, **family.of_size.get(size, {})}
     # A value of the paper's stays open to a file, as timm computes SigLIP with exact GELU.
     fields = {field: value for field, value in fields.items() if PAPER_VALUES.get(field) != value}
@@ -206,9 +211,7 @@ def check_image_size(size: Any, config: ViTConfig | ResNetConfig) -> tuple:
     """`size`, a side or (H, W), as (H, W) of ints; raises unless the sides are unknown or tiled by the patches."""
     given = size if isinstance(size, (tuple, list)) else (size, size)
     if len(given) != 2:
-        raise ArgumentError(
-            f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.", parameters=("image_size",)
-        )
+        raise ArgumentError(f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.")
     sides = [side if side is None else check_positive_int("image_size", side) for side in given]
     check_tiled("image_size", size, sides, config)
     return tuple(sides)
@@ -231,6 +234,5 @@ def check_tiled(
         unit += f" after a ResNet, {step} pixels in all"
     raise ArgumentError(
         f"`{name}` must be a multiple of `patch_size` on both sides, so that patches tile the image.\n"
-        f"Received: {name}={given}, {unit}. Nearest: {nearest if isinstance(given, (tuple, list)) else nearest[0]}.",
-        parameters=(name,),
+        f"Received: {name}={given}, {unit}. Nearest: {nearest if isinstance(given, (tuple, list)) else nearest[0]}."
     )
