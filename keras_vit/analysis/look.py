@@ -18,9 +18,11 @@ from keras_vit.analysis.features import features, spread_blocks
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_installed, check_positive_int
+from keras_vit.config.heads import MAP_HEADS
 from keras_vit.files import expand_path
 from keras_vit.images.preprocessing import Preprocessing, check_same_order
 from keras_vit.images.read import read_image
+from keras_vit.model.dense_model import DenseModel
 from keras_vit.model.layer_access import encoder_blocks, patch_embedding, position_layers
 from keras_vit.model.outputs import names_of_outputs, output_spec
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
@@ -40,7 +42,8 @@ class PhotoFindings:
         name: name of the photo.
         pixels: uint8 `(H, W, C)`, the part that the model gets, before scaling.
         maps: `AttentionMaps` of the photo.
-        top: `(name of the class, score)` of the best classes. Scores of a linear or softmax head are probabilities.
+        top: `(name of the class, score)` of the best classes. Scores of a linear or softmax head are probabilities,
+            and those of a segmenter shares of the pixels.
         relevance: `(n, h, w)`, one map for each class of `top`.
         tokens: `(h, w, D)` after the last block and its LayerNorm.
     """
@@ -54,7 +57,7 @@ class PhotoFindings:
 
 
 def look(
-    model: VisionTransformer,
+    model: VisionTransformer | DenseModel,
     photos: Sequence[FilePath],
     out: FilePath,
     *,
@@ -73,7 +76,7 @@ def look(
         ['index.html']
 
     Args:
-        model: a `VisionTransformer` of one image size.
+        model: a `VisionTransformer` of one image size, or a segmenter or depth estimator around one.
         photos: files that `read_image` can read.
         out: a new or empty folder.
         class_names: names of the model's K outputs; by default its own, or ImageNet's for as many classes, or numbers.
@@ -92,10 +95,11 @@ def look(
     """
     check_installed("matplotlib", "it draws the pictures", "train")
     check_installed("jinja2", "it writes the page", "train")
-    check_vision_transformer(model)
+    encoder = model.encoder if isinstance(model, DenseModel) and model.task in MAP_HEADS else model
+    check_vision_transformer(encoder)
     check_choice("theme", theme, plots.THEMES)
     names = _check_names(model, class_names)
-    full = _check_blocks(model, blocks)
+    full = _check_blocks(encoder, blocks)
     top = check_positive_int("top", top)
     if isinstance(photos, (str, os.PathLike)) or not len(photos):
         raise ValueError(f"`photos` must be a list of files of photos.\nReceived: photos={photos!r}.")
@@ -103,26 +107,37 @@ def look(
     pixels = [
         read_image(photo, model.input_shape[-1]) for photo in photos
     ]  # all are read first, so that a bad photo fails early
-    findings = [_inspect(model, Path(photo).name, each, names, top) for photo, each in zip(photos, pixels, strict=True)]
+    findings = [
+        _inspect(model, encoder, Path(photo).name, each, names, top) for photo, each in zip(photos, pixels, strict=True)
+    ]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".look-", dir=folder.parent) as temporary:
         part = Path(temporary)
-        _draw_model(model, findings, part, theme)
+        _draw_model(encoder, findings, part, theme)
         for number, photo in enumerate(findings, start=1):
             _draw_photo(photo, part, f"{number:02}_{_NAME.sub('_', Path(photo.name).stem)[:40]}", theme)
-        write_page(part / PAGE, "look", photos=[_page_data(photo, full) for photo in findings], **_page_texts(model))
+        write_page(
+            part / PAGE, "look", photos=[_page_data(photo, full) for photo in findings], **_page_texts(model, encoder)
+        )
         check_new_folder(folder).mkdir(exist_ok=True)  # checked again, since drawing takes seconds
         for file in part.iterdir():
             file.replace(folder / file.name)
     return folder / PAGE
 
 
-def _inspect(model: VisionTransformer, name: str, pixels: np.ndarray, names: Sequence[str], top: int) -> PhotoFindings:
-    record = model.preprocessing
+def _inspect(
+    model: VisionTransformer | DenseModel,
+    encoder: VisionTransformer,
+    name: str,
+    pixels: np.ndarray,
+    names: Sequence[str],
+    top: int,
+) -> PhotoFindings:
+    record = encoder.preprocessing
     prepared = np.asarray(record(pixels[None]), "float32")
     shown = _visible_part(record, pixels)
-    maps = attention_maps(model, prepared)
-    tokens = features(model, prepared, blocks=(len(maps.blocks),))[len(maps.blocks)][0]
+    maps = attention_maps(encoder, prepared)
+    tokens = features(encoder, prepared, blocks=(len(maps.blocks),))[len(maps.blocks)][0]
     best, scores = _best_classes(model, prepared, top)
     relevance = (
         class_relevance(model, np.repeat(prepared, len(best), axis=0), best) if len(best) else maps.rollout()[:0]
@@ -147,12 +162,18 @@ def _visible_part(record: Preprocessing, pixels: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(levels), 0, 255).astype("uint8")
 
 
-def _best_classes(model: VisionTransformer, prepared: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+def _best_classes(
+    model: VisionTransformer | DenseModel, prepared: np.ndarray, top: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Numbers and scores of the best classes; logits become probabilities by softmax, a single one by the sigmoid."""
     spec = output_spec(model)
     if not spec.classifies:
         return np.zeros(0, int), np.zeros(0)
     outputs = ops.convert_to_numpy(model(prepared, training=False))[0].astype("float64")
+    if not spec.one_row:
+        shares = np.bincount(outputs.argmax(axis=-1).ravel(), minlength=spec.size) / outputs[..., 0].size
+        best = np.argsort(-shares, kind="stable")[: min(top, np.count_nonzero(shares))]
+        return best, shares[best]
     best = np.argsort(-outputs, kind="stable")[:top]
     if spec.kind == "logits" and len(outputs) == 1:
         outputs = 1 / (1 + np.exp(-outputs))
@@ -205,12 +226,13 @@ def _registers(maps: AttentionMaps) -> np.ndarray:
     return maps.over_patches(maps.blocks[-1, 0].mean(axis=0)[places])
 
 
-def _page_texts(model: VisionTransformer) -> dict[str, str]:
-    config, (_, height, width, _) = model.config, model.input_shape
+def _page_texts(model: VisionTransformer | DenseModel, encoder: VisionTransformer) -> dict[str, str]:
+    config, (_, height, width, _) = encoder.config, encoder.input_shape
     size = f"{height} x {width} pixels, patches of {config.stride}"
     described = f"{config.num_layers} blocks of {config.num_heads} heads, {size}; keras_vit {__version__}"
     registers = f"; {config.registers} register tokens, which no answer reads" * bool(config.registers)
-    return {"title": f"What {model.name} sees", "subtitle": described + registers}
+    score = "share of pixels" if isinstance(model, DenseModel) else "score"
+    return {"title": f"What {model.name} sees", "subtitle": described + registers, "score": score}
 
 
 def _page_data(photo: PhotoFindings, full: Sequence[int]) -> dict[str, Any]:
@@ -246,7 +268,7 @@ def _sprite(rows: np.ndarray) -> dict[str, Any]:
     return {"picture": picture_uri(levels), "peaks": [float(f"{peak:.4g}") for peak in peaks]}
 
 
-def _check_names(model: VisionTransformer, class_names: Sequence[str] | None) -> tuple[str, ...]:
+def _check_names(model: VisionTransformer | DenseModel, class_names: Sequence[str] | None) -> tuple[str, ...]:
     classes = output_spec(model).size
     if class_names is None:
         return names_of_outputs(model)

@@ -217,6 +217,31 @@ def test_model_of_two_patches_and_one_output_is_looked_into(seen, tmp_path):
     assert 0 < float(score) < 1
 
 
+@pytest.mark.parametrize("task", ["segmentation", "depth"])
+def test_segmenter_shows_the_classes_of_most_pixels_and_depths_show_none(seen, tmp_path, task):
+    encoder = randomise(keras_vit.build(tiny_config(pooling="none"), input_shape=(20, 28, 3), include_top=False))
+    build, more = {
+        "segmentation": (keras_vit.segmenter, {"classes": 7}),
+        "depth": (keras_vit.depth_estimator, {"depth_range": (0.1, 10)}),
+    }[task]
+    model = build(encoder, "linear", **more)
+    model.head.trainable_weights[0].assign(
+        np.random.default_rng(3).normal(0, 0.5, model.head.trainable_weights[0].shape)
+    )
+    photo = seen["rectangular"][1]
+    page = keras_vit.look(
+        model, [photo], tmp_path / "out", **({"class_names": NAMES} if task == "segmentation" else {})
+    )
+    found = re.findall(r"<b>share of pixels ([\d.]+)", page.read_text())
+    if task == "depth":
+        assert not found
+        return
+    prepared = model.preprocessing(keras_vit.read_image(photo)[None])
+    best = np.asarray(model.predict(prepared, verbose=0)).argmax(axis=-1)
+    shares = np.sort(np.bincount(best.ravel(), minlength=7) / best.size)[::-1]
+    assert found == [f"{share:.3f}" for share in shares[:5] if share]
+
+
 def test_registers_stand_apart_from_what_the_answer_reads(browser, tmp_path):
     model = randomise(keras_vit.build(tiny_config(registers=2), input_shape=(20, 28, 3), classes=7))
     Image.fromarray(np.random.default_rng(3).integers(0, 256, (20, 28, 3), dtype="uint8")).save(tmp_path / "photo.png")

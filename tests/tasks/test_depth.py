@@ -225,6 +225,7 @@ def test_command_line_trains_measures_and_writes_depths(finished, run, tmp_path)
     code, _, errors = run("predict", photo, "--model", result.out)
     assert code == 1
     assert_one_line(errors, f"Take `keras-vit depth PHOTO --model {result.out} --out FOLDER`")
+    assert run("look", result.out, photo, "--out", tmp_path / "seen")[0] == 0
     code, lines, errors = run("export", result.out, tmp_path / "a.onnx")
     assert code == 0, errors
 

@@ -188,6 +188,8 @@ def test_command_line_trains_evaluates_and_predict_names_the_command_to_use(fini
     assert_one_line(errors, f"Take `keras-vit segment PHOTO --model {result.out} --out FOLDER`")
     code, lines, error = run("export", result.out, tmp_path / "a.onnx")
     assert (code, any("same best class" in line for line in lines)) == (0, True), error
+    assert run("look", result.out, data / "images" / "0.png", "--out", tmp_path / "seen")[0] == 0
+    assert "share of pixels" in (tmp_path / "seen" / "index.html").read_text()
 
 
 def test_both_denominators_and_weights_are_those_of_the_whole_batch():
