@@ -138,8 +138,15 @@ def call_inputs(model: keras.Model, layer: keras.Layer) -> list:
     `layer.input` is public, but of a model among the layers it is the input of that model alone. Without the hook the
     list is empty, and the analysis needs the inner model as its argument.
     """
-    nodes = [node for depth in getattr(model, "_nodes_by_depth", {}).values() for node in depth]
-    return [node.input_tensors for node in nodes if node.operation is layer]
+    return [node.input_tensors for node in graph_nodes(model) if node.operation is layer]
+
+
+def graph_nodes(model: keras.Model) -> list:
+    """The calls in the graph of a functional model, each with its `operation`, `arguments` and `output_tensors`.
+
+    Publicly a model tells its layers alone. Without the hook the list is empty, and the memory of a head is not known.
+    """
+    return [node for depth in getattr(model, "_nodes_by_depth", {}).values() for node in depth]
 
 
 def is_traced_by_outer_model(model: keras.Model) -> bool:

@@ -260,7 +260,9 @@ def test_graph_tells_what_a_model_among_its_layers_gets(tiny):
     ((tensor,),) = keras_private.call_inputs(functional, tiny)
     assert tensor is scaled
     assert keras_private.call_inputs(functional, functional) == []
-    assert keras_private.call_inputs(Without(functional, "_nodes_by_depth"), tiny) == []
+    assert {node.operation for node in keras_private.graph_nodes(functional)} == {*functional.layers}
+    without = Without(functional, "_nodes_by_depth")
+    assert keras_private.call_inputs(without, tiny) == keras_private.graph_nodes(without) == []
 
 
 def test_exact_gelu_has_an_operator_of_onnx_where_keras_exports_to_it(monkeypatch):

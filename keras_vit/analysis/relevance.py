@@ -145,10 +145,9 @@ def _relevance(
 
 def _shares_of_patches(pixels: np.ndarray, grid: Pair) -> np.ndarray:
     """What share of an image's pixels `(B, H, W)` lies in each patch, `(B, h * w)`; rows sum to 1."""
-    rows, columns = (np.arange(side) * count // side for side, count in zip(pixels.shape[1:], grid, strict=True))
-    shares = np.zeros((len(pixels), *grid))
-    np.add.at(shares, (slice(None), rows[:, None], columns[None]), pixels)
-    return shares.reshape(len(pixels), -1) / pixels.sum(axis=(1, 2))[:, None]
+    lies = [np.eye(count)[np.arange(side) * count // side] for side, count in zip(pixels.shape[1:], grid, strict=True)]
+    shares = np.einsum("bHW,Hh,Ww->bhw", pixels, *lies).reshape(len(pixels), -1)
+    return shares / shares.sum(axis=1, keepdims=True)
 
 
 def _positive(weights: np.ndarray, gradient: np.ndarray) -> np.ndarray:

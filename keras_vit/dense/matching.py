@@ -13,6 +13,7 @@ from keras_vit.checks import ArgumentError, check_installed, check_number, check
 from keras_vit.dense.losses import IGNORED, known_labels
 from keras_vit.dense.maps import resize
 
+POINTS = 12_544  # of each mask that are compared, in Mask2Former and EoMT
 _MOST_COST = 1e10  # in place of what is not finite, as a run that diverges has it
 _CANDIDATES, _UNCERTAIN = 3, 0.75  # of the points of a mask: times as many are drawn, and what share is chosen of them
 
@@ -78,7 +79,7 @@ def mask_classification_loss(
     mask_weight: float = 5.0,
     dice_weight: float = 5.0,
     none_weight: float = 0.1,
-    num_points: int = 12_544,
+    num_points: int = POINTS,
     seed: Any = None,
 ) -> Any:
     """The loss of queries with a class and a mask each, by which EoMT, MaskFormer and Mask2Former train.
@@ -287,7 +288,7 @@ class MaskClassification(keras.losses.Loss):
         mask_weight: float = 5.0,
         dice_weight: float = 5.0,
         none_weight: float = 0.1,
-        num_points: int = 12_544,
+        num_points: int = POINTS,
         masked_steps: int = 0,
         name: str | None = None,
     ) -> None:

@@ -17,16 +17,22 @@ import psutil
 from keras_vit import kernels
 from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int
+from keras_vit.config.heads import MAP_HEADS
 from keras_vit.config.text import TextConfig
+from keras_vit.dense.matching import POINTS
+from keras_vit.keras_private import graph_nodes
 from keras_vit.kernels.chunked_attention import is_worthwhile
-from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
-from keras_vit.layers.configurable import flatten_layers
+from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D, TransformerBlock
+from keras_vit.layers.configurable import CompositeLayer, flatten_layers
+from keras_vit.layers.dense_heads.maps import ResizeToImages
 from keras_vit.layers.tokens import kept_patches
-from keras_vit.model.layer_access import dense_parts, encoder_blocks
+from keras_vit.model.dense_model import DenseModel
+from keras_vit.model.layer_access import blocks_with_queries, dense_parts, encoder_blocks
 from keras_vit.model.two_towers.text_tower import TextTransformer
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.training.contrastive import ContrastiveModel
 
+_OF_WHOLE_BATCHES = (DenseModel, ContrastiveModel)  # whose step is not divided
 SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
 # Bytes that a first training step takes for itself, more if blocks learn, to compile with XLA, and for a loop over
 # micro-batches.
@@ -45,6 +51,12 @@ _KEPT_BY_LORA_IN_ATTENTION = (3.5, 0, 0.05)
 _KEPT_BY_GATE = (0, 2.6, 0)  # both factors and their product, by plain gradients
 _KEPT_BY_POST_NORM = (1.25, 0, 0)  # more, since their input is not what the block keeps anyway
 _KEPT_BY_KEYS_AND_VALUES = 5  # times T * D, in a last block that computes the class token alone
+# What is kept of a head for each pixel: of each number that its operations put out; of each class or depth at the
+# image's size, and of so many numbers more that a loss makes of labels; of queries, of each at each of a loss' points.
+_KEPT_OF_HEAD = 1.0
+_KEPT_OF_PIXELS, _MORE_OF_PIXELS = 4, 3
+_KEPT_OF_POINTS = 10
+_RUNTIME_OF_HEAD = 150_000_000
 _KEPT_BY_CONVOLUTION = 5  # for each number that a convolution of the ResNet puts out, GroupNorm's among them
 
 
@@ -84,7 +96,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    model: VisionTransformer | ContrastiveModel,
+    model: VisionTransformer | DenseModel | ContrastiveModel,
     batch_size: int,
     *,
     accumulation_steps: int | None = None,
@@ -101,9 +113,9 @@ def estimate_memory(
         (4159500, 8319000)
 
     Args:
-        model: a `VisionTransformer` of known image size, or a `ContrastiveModel` with one and a text tower. Frozen
-            layers, LoRA, mixed precision, `rematerialize`, `patch_dropout_rate` and the `jit_compile` that it is or
-            would be compiled with are taken into account.
+        model: a `VisionTransformer` of known image size, a segmenter, depth estimator or another `DenseModel`, or a
+            `ContrastiveModel` with an image and a text tower. Frozen layers, LoRA, mixed precision, `rematerialize`,
+            `patch_dropout_rate` and the `jit_compile` that it is or would be compiled with are taken into account.
         batch_size: images of one step on one device.
         accumulation_steps: micro-batches that a step is computed in; must divide `batch_size`.
         optimizer: `"sgd"` (with momentum) or `"adamw"`, Adam too.
@@ -134,6 +146,8 @@ def largest_micro_batch(
 ) -> int:
     """The largest divisor of `batch_size` that fits as a micro-batch into `available` bytes, or 0 if not even 1 does.
 
+    Of models whose step is of a whole batch, those with dense heads and contrastive ones, it is the largest batch.
+
     Args:
         model: a `VisionTransformer` that is built, so its weights are not counted again.
         batch_size: images of one step on one device.
@@ -142,7 +156,8 @@ def largest_micro_batch(
         ema: as `estimate_memory` takes it.
     """
     for steps in (k for k in range(1, batch_size + 1) if batch_size % k == 0):
-        estimate = estimate_memory(model, batch_size, accumulation_steps=steps, optimizer=optimizer, ema=ema)
+        batch, parts = (batch_size // steps, 1) if isinstance(model, _OF_WHOLE_BATCHES) else (batch_size, steps)
+        estimate = estimate_memory(model, batch, accumulation_steps=parts, optimizer=optimizer, ema=ema)
         if estimate.needed <= available:
             return batch_size // steps
     return 0
@@ -195,6 +210,8 @@ def check_memory(
 
 
 def _advice(model: Any, batch_size: int, micro_batch: int) -> str:
+    if micro_batch and isinstance(model, _OF_WHOLE_BATCHES):
+        return f"Pass batch_size={micro_batch}."
     if micro_batch:
         return f"Pass accumulation_steps={batch_size // micro_batch}: the same step in micro-batches of {micro_batch}."
     others = [] if model.config.rematerialize else ["building the model with rematerialize=True"]
@@ -225,7 +242,8 @@ def towers(model: Any) -> tuple[Any, ...]:
 def _steps_as_compiled(model: Any) -> int:
     """Micro-batches of a step; raises for a model of another kind than are estimated here."""
     image, *others = towers(model)
-    check_vision_transformer(image)
+    if not isinstance(image, DenseModel):
+        check_vision_transformer(image)
     return 1 if others else image.accumulation_steps
 
 
@@ -248,6 +266,7 @@ def _runtime(model: Any, micro_batches: int) -> int:
     step, blocks, compiler, loop = _RUNTIME
     parts = towers(model)
     learns = any(learning_blocks(tower) for tower in parts)
+    step += _RUNTIME_OF_HEAD if isinstance(model, DenseModel) else 0
     reasons = ((blocks, learns), (compiler, parts[0].jit_compile), (loop, micro_batches > 1))
     return step + sum(taken for taken, reason in reasons if reason)
 
@@ -272,6 +291,7 @@ def _activations(model: Any, batch: int, micro_batches: int) -> float:
     copies = sum(math.prod(weight.shape) for weight in model.weights) * size if size < 4 else 0
     divided = _COPIES_OF_A_DIVIDED_BATCH * batch * image if micro_batches > 1 else 0
     micro_batch = size * (numbers + before) + 2 * image  # as it came and cut into patches
+    micro_batch += _of_head(model) if isinstance(model, DenseModel) else 0
     return batch // micro_batches * micro_batch + copies + divided
 
 
@@ -330,6 +350,39 @@ def _tokens(model: Any) -> int:
         return model.config.max_length
     prefix, grid = model.config.num_prefix_tokens, model.config.grid(*model.input_shape[1:3])
     return prefix + kept_patches(math.prod(grid), model.config.patch_dropout_rate)
+
+
+def _of_head(model: DenseModel) -> float:
+    """Bytes that the way back needs of what follows an encoder's taps, for one example."""
+    after = model.layers[model.layers.index(model.head) :]
+    calls = [node for node in graph_nodes(model) if node.operation in after]
+    made = sum(
+        _made_by(node.operation, node.arguments.args[0])
+        for node in calls
+        if not isinstance(node.operation, ResizeToImages)
+    )
+    kept = _KEPT_OF_HEAD * _item_size(model.head.compute_dtype) * made
+    if model.raw or model.task not in MAP_HEADS:
+        return kept
+    pixels = math.prod(model.input_shape[1:3])
+    if queries := blocks_with_queries(model):  # a head in front of each of these blocks, and behind the last
+        return (1 + queries) * (kept + 4 * _KEPT_OF_POINTS * model.head.num_queries * min(POINTS, pixels))
+    return kept + 4 * _KEPT_OF_PIXELS * (model.output_spec.size + _MORE_OF_PIXELS) * pixels
+
+
+def _made_by(layer: keras.Layer, inputs: Any) -> float:
+    """How many numbers the operations of a layer put out for one example, those of its parts among them."""
+    fresh = keras.tree.map_structure(lambda x: keras.Input(batch_shape=(1, *x.shape[1:]), dtype=x.dtype), inputs)
+    made = 0.0
+    for node in graph_nodes(keras.Model(keras.tree.flatten(fresh), layer.call(fresh))):
+        part = node.operation
+        if isinstance(part, TransformerBlock):
+            made += _kept_of_text(part, node.output_tensors[0].shape[1])  # nearly what each of its operations puts out
+        elif isinstance(part, CompositeLayer):
+            made += _made_by(part, node.arguments.args[0])
+        elif not isinstance(part, keras.layers.InputLayer):
+            made += sum(math.prod(output.shape) for output in node.output_tensors)
+    return made
 
 
 def learning_blocks(model: Any) -> list[keras.layers.Layer]:

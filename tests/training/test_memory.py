@@ -4,7 +4,7 @@ import json
 
 import keras
 import pytest
-from conftest import make_tiny, run_python
+from conftest import make_tiny, run_python, tiny_config
 
 import keras_vit
 from keras_vit.kernels import chunked_attention
@@ -27,15 +27,23 @@ warm = keras.Sequential([keras.layers.Dense(3)])
 warm.compile("sgd", "mse")
 warm.train_on_batch(np.ones((2, 3)), np.ones((2, 3)))
 before, size, batch = status("VmRSS"), spec.get("size", 224), spec["batch"]
-model = keras_vit.build(spec["name"], input_shape=(size, size, 3), classes=10, **spec.get("fields", {}))
-freeze(model, *spec.get("freeze", ["all"]))
+top = {"include_top": False, "pooling": "none"} if "head" in spec else {"classes": 10}
+model = keras_vit.build(spec["name"], input_shape=(size, size, 3), **top, **spec.get("fields", {}))
+if "head" in spec:
+    model = keras_vit.segmenter(model, spec["head"], classes=spec["classes"])
+else:
+    freeze(model, *spec.get("freeze", ["all"]))
 optimizer, steps = spec.get("optimizer", "sgd"), spec.get("accumulate", 1)
 rule = (AdamW if optimizer == "adamw" else SGD)(1e-4, global_clipnorm=1.0)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+targets = np.arange(batch) % 10
+if "head" in spec:
+    loss = keras_vit.dense.MaskClassification() if spec["head"] == "eomt" else keras_vit.dense.CrossEntropy()
+    targets = np.random.default_rng(0).integers(0, spec["classes"], (batch, size, size))
 model.compile(rule, loss, jit_compile=spec.get("jit", False), accumulation_steps=steps)
 estimate = estimate_memory(model, batch, accumulation_steps=steps, optimizer=optimizer)
 for _ in range(3):
-    model.train_on_batch(np.zeros((batch, size, size, 3), "float32"), np.arange(batch) % 10)
+    model.train_on_batch(np.zeros((batch, size, size, 3), "float32"), targets)
 print(estimate.total / (status("VmHWM") - before))
 """
 
@@ -159,6 +167,21 @@ def test_estimate_refuses(small, arguments, words):
         estimate_memory(make_tiny(num_layers=1, input_shape=(None, None, 3)), 8)
 
 
+def test_head_is_counted_by_what_it_puts_out_and_a_batch_that_fits_is_advised(tmp_path):
+    config = tiny_config(num_layers=1)
+    encoder = keras_vit.build(config, include_top=False, pooling="none", input_shape=(32, 48, 3))
+    more = {classes: estimate_memory(keras_vit.segmenter(encoder, "linear", classes=classes), 3) for classes in (2, 12)}
+    of_head = 4 * 8 * 12  # bytes of a number of each patch: the product and its bias
+    assert more[12].activations - more[2].activations == 3 * 10 * (of_head + 4 * 4 * 32 * 48)
+    model = keras_vit.segmenter(encoder, "linear", classes=50)
+    learning = 4 * (12 * 50 + 50 + 2 * 12)  # a kernel and a bias, gamma and beta of BatchNorm
+    assert estimate_memory(model, 1, optimizer="adamw").optimizer == 2 * learning
+    needed = estimate_memory(model, 2).needed
+    with pytest.raises(ValueError, match=r"Pass batch_size=2\.$"):
+        check_memory(model, 8, available=needed)
+    model.save(tmp_path / "model.keras")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
@@ -178,6 +201,10 @@ def test_estimate_refuses(small, arguments, words):
         {"name": "Ti/16", "batch": 16, "optimizer": "adamw", "accumulate": 4},
         {"name": "S/16", "batch": 16, "optimizer": "adamw", "accumulate": 4},
         {"name": "S/16", "batch": 16, "accumulate": 8},
+        {"name": "Ti/16", "batch": 8, "size": 256, "head": "linear", "classes": 150},
+        {"name": "Ti/16", "batch": 12, "size": 256, "head": "dpt", "classes": 20},
+        {"name": "Ti/16", "batch": 6, "size": 256, "head": "upernet", "classes": 20},
+        {"name": "Ti/16", "batch": 2, "size": 256, "head": "eomt", "classes": 20},
     ],
     ids=lambda spec: " ".join(map(str, spec.values())),
 )
