@@ -314,7 +314,10 @@ def _add_evaluate(new: ArgumentParser) -> None:
     _add_model(new)
     add_zero_shot_options(new, "its own classes, or with --templates those of --data")
     new.add_argument("--data", metavar="DATA", help="labelled photos, as for finetune; by default those of the run")
-    masks = "folder or layout of the masks of --data, of a model of pixels; by default that of a layout of the run"
+    masks = (
+        "folder, COCO's .json or layout of the masks of --data, of a model of pixels; by default that of a layout of "
+        "the run"
+    )
     new.add_argument("--masks", metavar="MASKS", help=masks)
     depths = "folder of the depth maps of --data, of a model of depths; by default depths next to images in --data"
     new.add_argument("--depths", metavar="DEPTHS", help=depths)

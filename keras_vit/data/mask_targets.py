@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_vit.annotations import Tensor
+from keras_vit.data.coco.annotations import CocoMasks, check_map, listed_photos, read_coco
 from keras_vit.data.image_folder import source_from_files
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPLIT_ALIASES, FileSplit
@@ -265,10 +266,13 @@ class MaskSplit(MapSplit):
     map_type: ClassVar[str] = "uint16"
 
     rule: str | None = None  # of `dense.map_labels`; `None` for levels as they are
+    coco: CocoMasks | None = None  # which has the masks in place of files
 
     def read(self, path: str) -> np.ndarray:
         from keras_vit.dense import read_mask
 
+        if self.coco is not None:
+            return self.coco.read(path, self.ignore_class)
         return read_mask(path, self.rule)  # type: ignore[arg-type]
 
 
@@ -306,7 +310,7 @@ class MapTargets(Targets):
         if self.maps is not None:
             folder = expand_path(self.maps)
             if not os.path.isdir(folder):
-                known = f", or a layout of {', '.join(LAYOUTS)}" if self.option == "masks" else ""
+                known = f", a .json file of COCO, or a layout of {', '.join(LAYOUTS)}" if self.option == "masks" else ""
                 raise ValueError(
                     f"`{self.option}` must be a folder{known}.\nReceived: {printable(self.maps)}, where no folder is."
                 )
@@ -371,6 +375,11 @@ class MapTargets(Targets):
             splits[name] = make_split(*files, str(folder), self.ignore_class, counts.reshape(-1, len(names)))
         return dataclasses.replace(source, class_names=tuple(names), splits=splits, kind=self.option)
 
+    def check_file(self, path: str) -> None:
+        """Raises an error of what is no regular file."""
+        with open_regular(path):  # a pipe would be waited for
+            pass
+
     def read_map(self, path: str, photo: str, turn: int) -> Any:
         """The `MapFile` of a path, with the path and the EXIF orientation of its photo."""
         raise NotImplementedError
@@ -399,8 +408,8 @@ class MapTargets(Targets):
         def one(index: int) -> Any:
             path = os.path.join(folder, split.labels[index, 0])
             try:
-                with open_regular(path):  # a pipe would be waited for
-                    return self.read_map(path, str(split.paths[index]), int(split.orientations[index]))
+                self.check_file(path)
+                return self.read_map(path, str(split.paths[index]), int(split.orientations[index]))
             except FileKindError as error:
                 reason = error.reason
             except (OSError, MemoryError, Image.DecompressionBombError) as error:
@@ -438,11 +447,11 @@ class MaskTargets(MapTargets):
     """A mask for each photo.
 
     Args:
-        masks: the folder of the masks, or the name of a layout; `None` for a table with the column `mask`, and for a
-            folder with `images` and `masks` in it.
+        masks: the folder of the masks, a `.json` file of COCO, or the name of a layout; `None` for a table with the
+            column `mask`, and for a folder with `images` and `masks` in it.
         rule: from levels to classes, as `dense.map_labels` takes it; by default that of the layout.
-        class_names: of the K classes in their order; by default those of the layout, else the numbers from 0 to the
-            highest in the masks.
+        class_names: of the K classes in their order; by default those of the layout or of the `.json` file, else the
+            numbers from 0 to the highest in the masks.
         ignore_class: label of pixels that do not count.
     """
 
@@ -457,11 +466,41 @@ class MaskTargets(MapTargets):
         self.layout = LAYOUTS.get(masks or "")
         self.rule = rule if rule is not None or self.layout is None else self.layout.rule
         self.class_names = None if class_names is None else tuple(class_names)
+        self.coco: CocoMasks | None = None  # once it is opened
 
     def open(self, path: Path, seed: int, on_bad_image: str) -> Source | None:
+        if self.maps is not None and self.maps.lower().endswith(".json") and os.path.isdir(path):
+            return self._open_coco(path, seed, on_bad_image)
         if self.layout is None or not os.path.isdir(path):
             return super().open(path, seed, on_bad_image)
         return self._of_pairs(path, path, self.layout.pairs(path), seed, on_bad_image)
+
+    def _open_coco(self, path: Path, seed: int, on_bad_image: str) -> Source:
+        if self.rule is not None:
+            raise ValueError(
+                f"a rule is for masks in files.\nReceived: {self.rule!r} for {printable(self.maps)}. Leave it out."
+            )
+        self.coco = coco = read_coco(expand_path(str(self.maps)))
+        if self.class_names not in (None, coco.class_names):
+            raise ValueError(
+                "the annotations must have the classes that are named, in the same order.\n"
+                f"Received: {_listed(coco.class_names)} for {_listed(self.class_names or ())}."
+            )
+        photos, names = listed_photos(coco, path), [image.photo for image in coco.images.values()]
+        pairs = [
+            Pair(photo, str(coco.folder / of_map), split_of(name))
+            for photo, name, of_map in zip(photos, names, coco.images, strict=True)
+        ]
+        known = {os.path.abspath(photo) for photo in photos}
+        if others := [
+            file for file in files_below(path) if os.path.abspath(file) not in known and not _below(file, coco)
+        ]:
+            warnings.warn(
+                f"{len(others):,} photo(s) that {printable(self.maps)} does not list are not read: "
+                f"{some(map(printable, others), len(others))}.",
+                stacklevel=2,
+            )
+        return self._of_pairs(path, coco.folder, pairs, seed, on_bad_image)
 
     # Checking
 
@@ -476,7 +515,7 @@ class MaskTargets(MapTargets):
         _warn_of_palettes(maps)
         names = self._names(maps)
         self._check_values(maps, len(names))
-        return names, functools.partial(MaskSplit, rule=self.rule)
+        return names, functools.partial(MaskSplit, rule=self.rule, coco=self.coco)
 
     def check_source(self, source: Any) -> None:
         super().check_source(source)
@@ -486,18 +525,23 @@ class MaskTargets(MapTargets):
                 f"Received: {list(source.class_names[:10])} for {list(self.class_names[:10])}."
             )
 
+    def check_file(self, path: str) -> None:
+        super().check_file(path) if self.coco is None else check_map(self.coco, path)
+
     def read_map(self, path: str, photo: str, turn: int) -> "_Mask":
         from keras_vit.dense import map_labels, read_mask
 
-        raw = read_mask(path)
+        raw = read_mask(path) if self.coco is None else self.coco.read(path, self.ignore_class)
         levels = np.unique(raw)
         if levels[0] < 0 or levels[-1] > _LARGEST:
             raise ValueError(f"a mask must hold levels of 8 or 16 bits.\nReceived: {printable(path)}.")
         classes = raw if self.rule is None else map_labels(raw, self.rule)  # type: ignore[arg-type]
         values, counts = np.unique(classes, return_counts=True)
         pixels = dict(zip(values.tolist(), counts.tolist(), strict=True))
-        turns, colors = (turn, exif_orientation(Path(path).read_bytes())), _colors(path, levels.tolist())
-        return _Mask(path, photo, raw.shape, photo_size(photo, turn), turns, levels, pixels, colors)
+        own_turn, colors = 1, {}
+        if self.coco is None:
+            own_turn, colors = exif_orientation(Path(path).read_bytes()), _colors(path, levels.tolist())
+        return _Mask(path, photo, raw.shape, photo_size(photo, turn), (turn, own_turn), levels, pixels, colors)
 
     def _check_whole_set(self, masks: "Sequence[_Mask]") -> None:
         """Refuses what makes the task empty: nothing counts, or there is one class alone."""
@@ -524,7 +568,8 @@ class MaskTargets(MapTargets):
             )
 
     def _names(self, masks: "Sequence[_Mask]") -> tuple[str, ...]:
-        names = self.class_names or (self.layout.class_names if self.layout is not None else None)
+        known = self.layout or self.coco
+        names = self.class_names or (known.class_names if known is not None else None)
         if names is None:
             highest = max(value for mask in masks for value in mask.pixels if value != self.ignore_class)
             names = tuple(map(str, range(highest + 1)))
@@ -545,6 +590,11 @@ class MaskTargets(MapTargets):
                 f"a mask must hold the classes 0 to {classes - 1}, and {self.ignore_class} for pixels that do not "
                 f"count.\nReceived: {some(found, len(wrong))}. Name all classes, or pass a rule (`--mask-rule`)."
             )
+
+
+def _below(file: Path, coco: CocoMasks) -> bool:
+    """Whether a picture is one of the panoptic masks, which may lie below the photos."""
+    return coco.are_pictures and os.path.abspath(coco.folder) in map(str, Path(os.path.abspath(file)).parents)
 
 
 def _colors(path: str, levels: Sequence[int]) -> dict[int, tuple[int, ...]]:

@@ -45,9 +45,9 @@ class Segmentation(MapTask):
     Args:
         map_head: `"linear"`, BatchNorm and a convolution of one pixel on the last block; `"linear4"`, on four; or
             `"dpt"`, `"upernet"` or `"segmenter"`, as for `keras_vit.segmenter`.
-        masks: folder of masks with the stems of the photos; or `"ade20k"`, `"voc"` or `"cityscapes"`, for data as these
-            are published. By default those of a table with the columns `path` and `mask`, or of the folder `masks` or
-            `annotations` next to `images` in the data.
+        masks: folder of masks with the stems of the photos; a `.json` file of COCO, of instances or panoptic; or
+            `"ade20k"`, `"voc"` or `"cityscapes"`, for data as these are published. By default those of a table with
+            the columns `path` and `mask`, or of the folder `masks` or `annotations` next to `images` in the data.
         mask_rule: from levels to classes: `"ade20k"`, where 0 does not count and others move down by one, or
             `"cityscapes"`, of `labelIds`; by default that of the layout, else levels are classes.
         class_names: K names in their order, with commas between them; or a file: `.txt` with one in each line, or
@@ -73,8 +73,8 @@ class Segmentation(MapTask):
 
     masks: str | None = option(
         None,
-        "of segmentation: folder of masks with the stems of the photos, or the layout ade20k, voc or cityscapes; by "
-        "default the column mask of a table",
+        "of segmentation: folder of masks with the stems of the photos, a .json file of COCO, or the layout ade20k, "
+        "voc or cityscapes; by default the column mask of a table",
         metavar="MASKS",
     )
     mask_rule: str | None = option(

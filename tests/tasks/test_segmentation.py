@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from conftest import assert_one_line, numpy, tiny_config
+from PIL import Image
 from shape_tables import save_palette, write_masks
 from stopped_runs import Died, Dying
 
@@ -129,6 +130,37 @@ def test_killed_run_goes_on_to_the_same_numbers(finished, tmp_path, monkeypatch)
         weights, others = (keras.models.load_model(each.out / name).weights for each in (result, again))
         assert all((numpy(one) == numpy(other)).all() for one, other in zip(weights, others, strict=True))
     assert {**again.evaluation.summary(), "seconds": 0} == {**result.evaluation.summary(), "seconds": 0}
+
+
+def test_killed_run_of_panoptic_annotations_has_the_numbers_of_the_same_masks(finished, run, tmp_path, monkeypatch):
+    data, result, _ = finished
+    stems = sorted(path.stem for path in (data / "masks").iterdir())
+    found = {"images": [], "annotations": [], "categories": [{"id": 2 + 3 * n, "name": NAMES[n]} for n in range(3)]}
+    (tmp_path / "squares").mkdir()
+    for number, stem in enumerate(stems):
+        with Image.open(data / "masks" / f"{stem}.png") as file:
+            mask = np.array(file, int)
+        ids = np.where(mask == 255, 0, 70_000 + mask)
+        levels = np.stack([ids % 256, ids // 256 % 256, ids // 65536], -1).astype("uint8")
+        Image.fromarray(levels).save(tmp_path / "squares" / f"{stem}.png")
+        found["images"].append(dict(id=number, file_name=f"{stem}.png", height=mask.shape[0], width=mask.shape[1]))
+        segments = [{"id": 70_000 + place, "category_id": 2 + 3 * place} for place in range(3)]
+        found["annotations"].append({"image_id": number, "file_name": f"{stem}.png", "segments_info": segments})
+    file = tmp_path / "squares.json"
+    file.write_text(json.dumps(found))
+    options = {"colors": "#777777,#ff0000,#0000ff", "masks": str(file), "class_names": None}
+    monkeypatch.setattr(module, "StepFacts", Dying)
+    monkeypatch.setattr(Dying, "at", 5)
+    with pytest.raises(Died):
+        run_of(data / "images", tmp_path / "run", **options)
+    monkeypatch.setattr(Dying, "at", None)
+    again, _ = run_of(data / "images", tmp_path / "run", resume="must", **options)
+    weights, others = (keras.models.load_model(each.out / "best.keras").weights for each in (result, again))
+    assert all((numpy(one) == numpy(other)).all() for one, other in zip(weights, others, strict=True))
+    assert {**again.evaluation.summary(), "seconds": 0} == {**result.evaluation.summary(), "seconds": 0}
+    assert "Worst photos" in (again.out / "report.html").read_text()
+    code, lines, _ = run("evaluate", result.out, "--data", data / "images", "--masks", file, "--split", "test")
+    assert (code, any(f"test mean IoU {result.test_mean_iou:.4f}" in line for line in lines)) == (0, True), lines
 
 
 def test_windows_measure_what_segment_gives_at_the_photos_own_sizes(finished, run):

@@ -1,0 +1,1 @@
+"""Annotations as COCO publishes them, read as masks of classes."""
