@@ -324,7 +324,8 @@ def _add_evaluate(new: ArgumentParser) -> None:
     slide = "of a model of pixels: answer as segment or depth does for photos of any size, not for each resized whole"
     new.add_argument("--windows", action="store_true", help=slide)
     several = (
-        "train, validation, test, or several, as train+test; by default test, or all images of a --data without splits"
+        "train, validation, test, or several, as train+test; by default test, or all images of a --data that has no "
+        "splits and is not the run's own"
     )
     new.add_argument("--split", metavar="SPLIT", help=several)
     new.add_argument(

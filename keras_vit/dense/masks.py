@@ -203,7 +203,7 @@ def read_mask(
         levels = np.array(file)
     levels = levels // stretched if stretched > 1 else levels
     if levels.ndim == 3:
-        colours = levels[..., :3].reshape(-1, levels.shape[-1])[:, :3]
+        colours = levels[..., :3].reshape(-1, min(levels.shape[-1], 3))
         if not (colours == colours[:, :1]).all():
             count = len(np.unique(colours, axis=0))
             raise ArgumentError(

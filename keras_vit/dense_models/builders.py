@@ -373,7 +373,8 @@ def _depths(
         ways = {name: facts.get(name, value) for name, value in ways.items()}
         return _Depths(row.rule, tuple(map(float, between)), row.unit, **ways)
     largest = max_depth or facts.get("max_depth")
-    named = found is not None and "metric" in found.path.name
+    of_metres = facts.get("unit") == "metres" and "depth_anything" in row.name
+    named = found is not None and ("metric" in found.path.name or of_metres)
     if depth_range is not None or (largest is None and (named or head == "dpt_metric")):
         raise ArgumentError(
             "a head of metres needs its largest depth, and no other range.\n"

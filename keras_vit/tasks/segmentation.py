@@ -4,6 +4,7 @@ The best epoch is that of the highest mean IoU, by one confusion matrix over the
 run is measured at the masks' own sizes.
 """
 
+import collections
 import csv
 import dataclasses
 import os
@@ -332,7 +333,10 @@ def _read_names(text: str) -> tuple[Sequence[str], Sequence[str] | None]:
 
 def _check_names(names: Sequence[str] | None, colors: Sequence[str] | None) -> None:
     if names is not None and (len(set(names)) < max(len(names), 2) or not all(names)):
-        raise ArgumentError(f"`class_names` must be two different names or more.\nReceived: {list(names)[:10]}.")
+        twice = [f"{name!r} twice" for name, count in collections.Counter(names).items() if count > 1]
+        raise ArgumentError(
+            f"`class_names` must be two different names or more.\nReceived: {', '.join(twice[:3]) or list(names)[:10]}."
+        )
     if wrong := [color for color in colors or () if not _COLOR.fullmatch(str(color))]:
         raise ArgumentError(
             f"a colour must be written as #ff8800.\nReceived: {wrong[0]!r}.", parameters=("colors", "class_names")

@@ -180,7 +180,8 @@ def test_masks_of_colours_and_jpegs_are_refused(tmp_path):
     colours = np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype="uint8")
     Image.fromarray(colours).save(tmp_path / "colours.png")
     Image.fromarray(colours[..., 0]).save(tmp_path / "grey.jpg")
-    for name, words in (("colours.png", "64 colours"), ("grey.jpg", "without loss")):
+    Image.fromarray(colours).convert("RGBA").save(tmp_path / "alpha.png")
+    for name, words in (("colours.png", "64 colours"), ("alpha.png", "64 colours"), ("grey.jpg", "without loss")):
         with pytest.raises(ValueError, match=words):
             keras_vit.dense.read_mask(tmp_path / name)
 

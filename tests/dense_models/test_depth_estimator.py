@@ -6,6 +6,7 @@ is held to a NumPy program that gives these numbers too.
 """
 
 import json
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -20,6 +21,7 @@ import keras_vit
 from keras_vit import dense
 from keras_vit.layers import DepthOutput, DPTHead
 from keras_vit.weights.families import HEAD_LAYOUTS
+from keras_vit.weights.metadata.map_heads import facts_of_config
 from keras_vit.weights.read import CheckpointError
 
 RANGE = {"depth_range": (0.001, 10.0)}
@@ -224,10 +226,38 @@ def test_folders_of_transformers_say_blocks_norms_and_positions(layout, tmp_path
     assert json.loads((tmp_path / "written" / "config.json").read_text()) == FOLDERS[layout]
     again = keras_vit.depth_estimator(weights=tmp_path / "written", input_shape=(24, 24, 3))
     np.testing.assert_array_equal(numpy(again(photo)), found)
-    for wrong in ({"is_hybrid": True}, {"readout_type": "add"}):
-        (tmp_path / "folder" / "config.json").write_text(json.dumps(FOLDERS[layout] | wrong))
-        with pytest.raises(CheckpointError, match=r"is_hybrid|read-out"):
+    for word, value in (
+        ("is_hybrid", True),
+        ("readout_type", "add"),
+        ("readout_type", "ignore"),
+        ("head_in_index", 0),
+        ("reassemble_factors", [4, 2, 1, 1]),
+        ("use_batch_norm_in_fusion_residual", True),
+    ):
+        (tmp_path / "folder" / "config.json").write_text(json.dumps(FOLDERS[layout] | {word: value}))
+        with pytest.raises(CheckpointError, match=word):
             keras_vit.depth_estimator(weights=tmp_path / "folder")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"max_depth": 37}, "max_depth=37"),  # transformers multiplies relative depths by it, too
+        ({"head_in_index": 0}, "head_in_index=0"),
+        ({"reassemble_factors": [4, 2, 1, 1]}, r"\[4, 2, 1, 1\]"),
+        ({"backbone_config": {"out_indices": [4, 3, 2, 1]}}, "4, 3, 2, 1"),
+        ({"backbone_config": {"out_indices": [1, 2, 3, 3]}}, "1, 2, 3, 3"),
+    ],
+)
+def test_heads_that_transformers_computes_otherwise_are_refused(change, words):
+    config = {"model_type": "depth_anything", "max_depth": 1, "head_in_index": -1, "reassemble_factors": [4, 2, 1, 0.5]}
+    config |= {"backbone_config": {"out_indices": [1, 2, 3, 4]}}
+    assert "max_depth" not in facts_of_config(config, "huggingface_depth_anything", Path("a"))
+    metric = config | {"depth_estimation_type": "metric"}
+    assert facts_of_config(metric | {"max_depth": 37}, "huggingface_depth_anything", Path("a"))["max_depth"] == 37
+    assert "max_depth" not in facts_of_config(metric | {"max_depth": None}, "huggingface_depth_anything", Path("a"))
+    with pytest.raises(CheckpointError, match=words):
+        facts_of_config(config | change, "huggingface_depth_anything", Path("a"))
 
 
 def by_path(layer):

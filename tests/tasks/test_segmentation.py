@@ -310,6 +310,7 @@ def test_names_and_colors_come_from_a_file(tmp_path):
         ({"map_head": "dpt"}, "a head of 4 taps needs as many blocks"),
         ({"average": "some"}, "average"),
         ({"class_names": "ground"}, "two different names"),
+        ({"class_names": "ground,red,red"}, "'red' twice"),
         ({"colors": "red,blue"}, "#ff8800"),
         ({"class_names": "gone.txt"}, "gone.txt"),
         ({"accumulation_steps": 2, "batch_size": 4}, "accumulation_steps"),

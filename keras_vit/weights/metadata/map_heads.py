@@ -3,7 +3,7 @@
 The words are those of transformers, and of mmsegmentation's and Segmenter's facts as this package reads them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,12 @@ _MASK_PROBABILITIES = "attn_mask_probs"  # of training, one for each block with 
 _OWL_TYPES = ("owlvit", "owlv2")  # the second with objectness
 _VITPOSE_BLOCK = 4  # that transformers' head reads where a config says nothing of the encoder
 _PATCH_KERNELS = (".patch_embed.projection.weight", ".patch_embed.proj.weight", "_embeddings.projection.weight")
+# By the word of transformers for DPT and Depth Anything: the values that are computed here, its default first.
+_COMPUTED: Mapping[str, tuple[Any, ...]] = {
+    "readout_type": ("project", "ignore"),
+    "head_in_index": (-1, 3),
+    "reassemble_factors": ([4, 2, 1, 0.5],),
+}
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -54,17 +60,28 @@ def facts_of_config(config: Mapping[str, Any], layout: str, path: Path) -> dict[
     if kind in ("mmseg", "segmenter") and config.get("decoder_heads"):
         facts |= {"num_heads": config["decoder_heads"]}
     if config.get("depth_estimation_type") == "metric":
-        facts |= {"max_depth": float(config["max_depth"]), "unit": "metres"}
-    if kind == "dpt" and config.get("readout_type", "project") not in ("project", "ignore"):
-        raise CheckpointError(
-            "the read-out of DPT must be 'project' or 'ignore', which are computed here.\n"
-            f"Received: readout_type={config['readout_type']!r} in the folder of {path}."
-        )
+        facts |= {"unit": "metres"} | ({"max_depth": float(config["max_depth"])} if config.get("max_depth") else {})
+    _check_computed(config, facts.get("blocks") or (), path)
     if kind in ("beit", "upernet") and config.get("pool_scales"):
         facts |= {"pool_scales": [int(each) for each in config["pool_scales"]]}
     named = ("dpt", "beit", "upernet", "yolos", "vitpose", *_MASK_TYPES)
     names = config.get("id2label") if kind in named else None
     return facts | ({"class_names": names} if names else {})
+
+
+def _check_computed(config: Mapping[str, Any], blocks: Sequence[int], path: Path) -> None:
+    """Raises for what transformers computes and this package does not, and for taps that transformers refuses."""
+    computed = dict(_COMPUTED) if config.get("model_type") in ("dpt", "depth_anything") else {}
+    if config.get("model_type") == "depth_anything" and config.get("depth_estimation_type") != "metric":
+        computed["max_depth"] = (None, 1)
+    wrong = [f"{word}={config[word]!r}" for word, taken in computed.items() if config.get(word, taken[0]) not in taken]
+    if list(blocks) != sorted(set(blocks)):
+        wrong.append(f"blocks in the order {', '.join(map(str, blocks))}")
+    if wrong:
+        raise CheckpointError(
+            "a head must read blocks in their order, and be of a kind that is computed here.\n"
+            f"Received: {'; '.join(wrong)} in the config.json of {path}. Put the config.json of these weights there."
+        )
 
 
 def _stages(backbone: Mapping[str, Any]) -> list[int]:
@@ -118,6 +135,13 @@ def check_config(config: Mapping[str, Any], layout: str, shapes: Shapes, path: P
         "patch_size": (_side(of_encoder.get("patch_size")), kernels[0][-1] if kernels else None),
         "neck": (config.get("neck"), _NECKS.get(layout)),
     }
+    if config.get("model_type") == "depth_anything" and kernels:
+        found["patch_size of the head"] = config.get("patch_size"), kernels[0][-1]
+    if config.get("model_type") == "dpt":
+        has = {word: any(word in name for name in shapes) for word in ("readout_projects", "batch_norm1")}
+        found["readout_type"] = config.get("readout_type"), "project" if has["readout_projects"] else "ignore"
+        norms = config.get("use_batch_norm_in_fusion_residual")
+        found["use_batch_norm_in_fusion_residual"] = norms, has["batch_norm1"]
     if config.get("model_type") == "vitpose":
         found["use_simple_decoder"] = config.get("use_simple_decoder"), "head.deconv1.weight" not in shapes
         last = shapes.get("head.conv.weight")
