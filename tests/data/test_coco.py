@@ -147,6 +147,10 @@ def test_panoptic_segments_are_classes_and_void_is_ignored(tmp_path):
         opened(*write_segments(tmp_path, segments, count=2))
 
 
+def listed(name, height):
+    return {"images": [{"id": 9, "file_name": name, "height": height, "width": 16}]}
+
+
 RUNS = {"size": [12, 16], "counts": [10, 20]}
 FAULTS = {
     "unknown category": ([instance(category=5)], {}, "annotation 50 with the category_id 5, which is unknown"),
@@ -157,9 +161,22 @@ FAULTS = {
     "two points": ([instance(where=[[1, 1, 5, 5]])], {}, "annotation 50: a polygon of 4 numbers"),
     "outside": ([instance(where=box(40, 1, 50, 9))], {}, "a polygon outside of the image, x 40 and y 1"),
     "none": ([instance(where=[])], {}, "annotation 50: no polygon and no runs"),
+    "large runs": ([instance(where=RUNS | {"counts": [2**70]})], {}, "neither numbers of pixels nor a string"),
+    "long way": ([instance(where=[[0, 0, 9e5, 1, 0, 2, 9e5, 3]])], {}, "a boundary of 3,600,000 pixels"),
     "no list": ([], {"categories": None}, "no list 'categories'"),
     "no key": ([{"id": 1}], {}, "an entry without 'image_id'"),
     "other kind": ([3], {}, "an entry of another kind"),
+    "name": ([], listed(3, 12), r"the image 9 with \(3, 12, 16\)"),
+    "sides": (
+        [],
+        listed("a", 10**9),
+        "the image 9 of 1000000000x16, and at most",
+    ),
+    "no size": (
+        [],
+        listed("a", "a"),
+        r"with \('a', 'a', 16\), not a name and two sides",
+    ),
     "equal ids": ([], {"categories": CATEGORIES[:1] * 2}, "two with one id of category"),
 }
 

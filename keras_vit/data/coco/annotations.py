@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_vit.data.coco.rasters import draw
 from keras_vit.files import json_object, open_regular
+from keras_vit.images.decode import max_pixels
 from keras_vit.pages.formatting import printable
 
 BACKGROUND = "background"
@@ -127,6 +128,12 @@ def _read(path: Path, found: Mapping[str, Any]) -> CocoMasks:
     records, annotations = found["images"], found["annotations"]
     categories = _by_id(path, "category", found["categories"])
     images = _by_id(path, "image", records)
+    for one in records:
+        name, height, width = (one[key] for key in ("file_name", "height", "width"))
+        if not isinstance(name, str) or not all(isinstance(side, int) and side > 0 for side in (height, width)):
+            raise _fault(path, f"the image {one['id']} with {(name, height, width)}, not a name and two sides")
+        if height * width > max_pixels():
+            raise _fault(path, f"the image {one['id']} of {height}x{width}, and at most {max_pixels():,} pixels may be")
     are_pictures = any("segments_info" in one for one in annotations)
     names = [str(categories[number]["name"]) for number in sorted(categories)]
     names = names if are_pictures else [BACKGROUND, *names]
@@ -153,7 +160,7 @@ def _read(path: Path, found: Mapping[str, Any]) -> CocoMasks:
         warnings.warn(f"{printable(path)} has {named}; they are {BACKGROUND} alone.", stacklevel=2)
     by_map = {
         os.path.normpath(maps[number] if are_pictures else one["file_name"]): _Image(
-            one["file_name"], (int(one["height"]), int(one["width"])), items.get(number, [])
+            one["file_name"], (one["height"], one["width"]), items.get(number, [])
         )
         for number, one in images.items()
     }

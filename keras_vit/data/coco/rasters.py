@@ -9,6 +9,7 @@ import numpy as np
 
 _FINER = 5.0  # steps of a pixel at which a boundary is followed
 _LEAST = 6  # numbers of a polygon, of three points
+_LONGEST = 2e6  # pixels of a boundary; following it takes 400 bytes for each
 
 
 def draw(segmentation: Any, height: int, width: int) -> np.ndarray:
@@ -44,8 +45,8 @@ def draw(segmentation: Any, height: int, width: int) -> np.ndarray:
 
 
 def _whole(counts: Any) -> np.ndarray:
-    if not isinstance(counts, list) or not all(isinstance(count, int) for count in counts):
-        raise ValueError("runs that are neither whole numbers nor a string")
+    if not isinstance(counts, list) or not all(isinstance(count, int) and 0 <= count < 1 << 32 for count in counts):
+        raise ValueError("runs that are neither numbers of pixels nor a string")
     return np.array(counts, "int64")
 
 
@@ -79,6 +80,8 @@ def _points(polygon: Any, height: int, width: int) -> np.ndarray:
     points = points.reshape(-1, 2)
     if not (np.abs(points) < 1e6).all() or (points.max(0) <= 0).any() or (points.min(0) >= (width, height)).any():
         raise ValueError(f"a polygon outside of the image, x {points[0, 0]:g} and y {points[0, 1]:g}")
+    if (length := np.abs(points - np.roll(points, -1, axis=0)).max(1).sum()) > _LONGEST:
+        raise ValueError(f"a polygon with a boundary of {length:,.0f} pixels, and at most {_LONGEST:,.0f} may be")
     return points
 
 

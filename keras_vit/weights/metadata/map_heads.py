@@ -80,7 +80,7 @@ def _check_computed(config: Mapping[str, Any], blocks: Sequence[int], path: Path
     if wrong:
         raise CheckpointError(
             "a head must read blocks in their order, and be of a kind that is computed here.\n"
-            f"Received: {'; '.join(wrong)} in the config.json of {path}. Put the config.json of these weights there."
+            f"Received: {'; '.join(wrong)} in the config.json of {path}. Compare it with the one that was published."
         )
 
 
